@@ -21,7 +21,7 @@ from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import count_in
-from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, taken_slots
+from paceline.scheduler.core.state.worker_loads import has_free_slot, taken_slots
 
 from . import admission, placement, worker_ends
 
@@ -62,7 +62,7 @@ def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerSta
 def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker that has claimed `ts` if it can be sent `ts` now, or None."""
     ws = state.queued.claims.get(ts)
-    if ws is None or not is_available(ws) or not worker_ends.can_finish(state, ts, ws):
+    if ws is None or not worker_ends.can_finish(state, ts, ws):
         return None
     if state.admission.is_short and not (has_free_slot(ws) and admission.fits(state, ts, ws)):
         return None
@@ -165,11 +165,9 @@ def next_root(
     state: SchedulerState, queue: ShareQueue, least: WorkerState
 ) -> tuple[TaskState, WorkerState] | None:
     """Return the next root-ish task of `queue` and its worker, or None if all have to wait."""
-    while queue.batches:  # left from when memory was short
-        ws, batch = next(iter(queue.batches.items()))
+    for ws, batch in queue.batches.items():  # left from when memory was short
         ts = batch.peek()
-        if ts is not None and is_available(ws):
+        if ts is not None:
             return ts, ws
-        state.queued.disband(ws)
     root = queue.roots.peek()
     return None if root is None or waits_for_thread(state, root, least) else (root, least)
