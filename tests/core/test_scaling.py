@@ -129,6 +129,22 @@ def test_workers_that_never_come_do_not_keep_others() -> None:
     assert asked(env, 100.0) == 0
 
 
+def test_only_a_lost_worker_is_expected_back_if_no_further_ones_came() -> None:
+    env = cluster("w0", "w1")
+    env.submit(roots("x", 100))
+    for _ in range(50):
+        asked(env, 10.0)
+    env.lose("w1")
+    asked(env)
+    finish_all(env)
+    assert asked(env, 1.0) == 2
+    env.submit(roots("y", 100))
+    env.join("w2", memory_limit=1000)
+    assert asked(env) == 50
+    finish_all(env)
+    assert asked(env, 1.0) == 2, "w2 is as many as there were"
+
+
 def test_no_worker_is_asked_for_a_group_at_its_cap() -> None:
     env = cluster("w0", "w1", shares_groups={"alice": {"tasks": 2}})
     env.submit(roots("x", 100))
