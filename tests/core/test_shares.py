@@ -14,6 +14,7 @@ from paceline.scheduler.core.state.accounts import group_name
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,
+    Continue,
     DataPlaced,
     ReleaseAll,
     RestrictionsSet,
@@ -208,6 +209,25 @@ def test_tasks_that_were_recalled_before_count_as_gone(four: Env) -> None:
     assert four.states("c") == ["processing"]
     four.submit({"d": []}, client="bob")
     assert set(four.state.stealing.in_flight) - asked == {four.task("c")}
+
+
+def test_many_tasks_are_recalled_in_several_turns(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0, turn_tasks_max=3)
+    env.client("bob")
+    env.join("w0", "w1", "w2", "w3")
+    env.submit(tasks("a", 8))
+    asked = env.state.stealing.in_flight
+    for part in env.rows({"b": []}, client="bob"):
+        env.turn(part, "bob")
+    n_before = len(asked)
+    while env.wants_continue:
+        env.turn(Continue())
+        assert len(asked) - n_before <= 3
+        n_before = len(asked)
+    assert n_before == 4
+    env.release("b", client="bob")
+    env.submit(tasks("c", 8))
+    assert len(asked) == 4, "alice is alone again"
 
 
 def test_tasks_beyond_the_threads_that_given_up_runs_leave_are_recalled(make_env: MakeEnv) -> None:
