@@ -49,6 +49,35 @@ def test_starting_workers_are_kept_between_steps() -> None:
     assert asked(env, 5.0) < 4, "none came for half of the time that the first one took"
 
 
+def test_workers_that_are_asked_for_later_are_waited_for_anew() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 8))
+    assert asked(env) == 4
+    asked(env, 290.0)
+    env.submit(roots("y", 8))
+    assert asked(env) == 8
+    asked(env, 20.0)
+    finish_all(env)
+    assert asked(env, 1.0) == 8
+
+
+def test_the_first_of_further_workers_is_waited_for_as_long_as_that_of_the_first_ones() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 8))
+    assert asked(env) == 4
+    env.now += 40.0
+    env.join("w1", "w2", "w3", memory_limit=1000)
+    assert asked(env) == 4
+    for key in roots("x", 8):
+        env.finish(key, seconds=100.0, nbytes=0)
+    env.submit({("x", i): [] for i in range(8, 28)})
+    n = asked(env)
+    assert n > 4
+    asked(env, 60.0)
+    finish_all(env)
+    assert asked(env, 1.0) == n, "one may take twice 40 s"
+
+
 def test_starting_workers_are_given_up_without_work() -> None:
     env = cluster("w0")
     env.submit(roots("x", 8))
