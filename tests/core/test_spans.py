@@ -80,6 +80,14 @@ def test_group_stays_in_one_span(duo: Env) -> None:
     assert [duo.task(("x", i)).annotations for i in range(3)] == [wanted] * 3
 
 
+def test_tasks_of_a_graph_follow_the_first_one_of_their_group(duo: Env) -> None:
+    graph: dict[Any, list[Any]] = {("x", 0): [], ("x", 1): []}
+    duo.submit(graph, annotations={("x", 0): annotated("p1"), ("x", 1): annotated("p2")})
+    assert names(duo) == [("name-p1",)]
+    wanted = {"span": {"name": ("name-p1",), "ids": ("p1",)}}
+    assert [duo.task(key).annotations for key in graph] == [wanted] * 2
+
+
 def test_a_group_of_a_default_span_stays_there(duo: Env) -> None:
     duo.submit({("x", 0): []})
     duo.submit({("x", 1): []}, annotations={("x", 1): annotated("p2")})

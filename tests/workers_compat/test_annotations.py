@@ -191,6 +191,12 @@ def test_annotations_with_tuples_are_pickled():
     assert annotation_set(plain).value_less_span == {"custom": [1]}
 
 
+def test_tasks_without_their_span_keep_other_annotations():
+    span = {"name": ("a",), "ids": ("1",)}
+    found = annotation_set({"span": span, "color": "red"}, options={"retries": 2})
+    assert found.value_less_span == {"color": "red"}
+
+
 def test_former_names():
     one = annotation_set({"restrictions": ("a",), "loose_restrictions": 1})
     assert one.workers == ["a"]

@@ -235,6 +235,11 @@ def test_fields_of_the_commit(compile, close):
     assert commit.materialized_seconds > 0
 
 
+def test_fifo_timeout_of_zero(compile):
+    commit = compile({"a": Task("a", add, 1, 1)}, fifo_timeout="0 ms").commit
+    assert commit.fifo_timeout_seconds == 0
+
+
 # ------------------------------------------------------------------ errors
 
 
