@@ -23,6 +23,7 @@ from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.transport import PeerFacts
 from paceline.scheduler.server.durable.adoption import Adoption
+from paceline.scheduler.server.durable.counters import transferred
 from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
@@ -232,6 +233,26 @@ async def test_handshake_that_was_refused_is_captured(scheduler: Scheduler) -> N
         assert known.is_admitted is is_admitted
         peer.writer.close()
         await until(lambda: not server.transport.comms)
+
+
+async def test_output_that_the_socket_has_not_accepted_is_captured(scheduler: Scheduler) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    peer = await Peer.connect(scheduler)
+    await until(lambda: _phases(scheduler) == ["rpc"])
+    comms: set[Any] = server.transport.comms
+    (comm,) = comms
+    for _ in range(8):  # the peer does not read
+        comm.collect([bytes(4 * 2**20)])
+        comm.flush()
+    with socket.socket(fileno=os.dup(comm._transport.get_extra_info("socket").fileno())) as sock:
+        counters = transferred(sock)
+    assert counters.written < comm.n_written
+    (known,) = capture(server, server.durability.start).connections.values()
+    known.attach(counters)
+    assert known.fault == ""
+    assert counters.written + len(known.unsent) == comm.n_written
+    peer.writer.close()
 
 
 def _phases(scheduler: Scheduler) -> list[str]:
