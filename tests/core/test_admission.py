@@ -136,6 +136,20 @@ def test_makers_wait_and_start_when_memory_is_freed() -> None:
     assert env.states(last) == ["processing"]
 
 
+@pytest.mark.parametrize(("nbytes", "chosen"), [((200, 150), "w1"), ((150, 200), "w0")])
+def test_a_task_that_fits_nowhere_goes_where_most_memory_is_left(
+    nbytes: tuple[int, int], chosen: str
+) -> None:
+    env = cluster()  # 220 MB for results on each
+    learn(env, "x", 90 * MB)
+    data = {f"data-{i}": AnnotationSet(workers=[f"w{i}"]) for i in range(2)}
+    env.submit({key: [] for key in data}, annotations=data)
+    for key, n in zip(data, nbytes, strict=True):
+        env.finish(key, nbytes=n * MB)
+    env.submit({"x-1": []})
+    assert env.where("x-1") == chosen
+
+
 def test_tasks_that_free_go_before_makers() -> None:
     env = cluster(1, limit=500)
     learn(env, "x", 100 * MB)

@@ -329,10 +329,12 @@ def test_task_goes_to_the_one_of_two_holders_with_a_free_slot(four: Env) -> None
     assert four.where("x") == "w1"
 
 
-def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env, is_short: bool) -> None:
     four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 8}))
     contended(four)
     four.submit({"x0": ["d0"]})
+    four.state.admission.is_short = is_short
     four.finish(four.processing("w3")[0], seconds=100.0)
     assert four.where("x0") == "w3"
 
