@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import SetShare
-from paceline.testing import Env
+from paceline.testing import Env, Graph
 
-from tests.support.shares import counts, tasks
+from tests.support.shares import counts, restricted, tasks
 
 MakeEnv = Callable[..., Env]
 
@@ -84,6 +84,22 @@ def test_tasks_that_can_free_memory_overtake_others_at_a_cap_of_memory(make_env:
         env.tick()
         env.work()
     assert env.states("sum", ("result", 0)) == ["memory", "queued"]
+
+
+@pytest.mark.parametrize("by", ["restriction", "data"])
+def test_tasks_that_overtake_others_go_to_their_worker(make_env: MakeEnv, by: str) -> None:
+    env = make_env(shares_groups={"alice": {"memory": 100}})
+    env.join("w0", "w1")
+    env.submit({"big": []}, annotations={"big": restricted("w1")})
+    env.finish("big", nbytes=10**9)
+    used = ["big"] if by == "data" else []
+    graph: Graph = {**dict.fromkeys(tasks("result", 4), used), "x": used, "sum": ["x"]}
+    annotations = dict.fromkeys(graph, restricted("w1")) if by == "restriction" else {}
+    env.submit(graph, annotations=annotations)
+    for key in ("x", "sum"):
+        env.tick()
+        assert env.where(key) == "w1"
+        env.finish(key)
 
 
 def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:

@@ -491,6 +491,19 @@ def test_higher_user_priority_is_not_overtaken_by_tasks_without_a_worker(env: En
     assert sent(env)[-1] == "low"
 
 
+def test_task_of_the_same_user_priority_stays_near_its_data(four: Env) -> None:
+    four.submit({"urgent": []}, commit={"user_priority": 5})
+    four.work()
+    four.feed(DataPlaced({"d": ["w0"]}, {"d": 8}))
+    contended(four)
+    four.submit({"near": ["d"]})
+    four.now += 100.0
+    four.submit({"free": []})
+    assert four.task("near").priority < four.task("free").priority
+    four.finish(four.processing("w3")[0])
+    assert four.states("near", "free") == ["queued", "processing"]
+
+
 def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0")
