@@ -205,6 +205,17 @@ async def test_restart_that_is_repeated_waits_for_all_workers(
         peer.writer.close()
 
 
+async def test_shuffles_are_continued(scheduler: Scheduler, tmp_path: Path) -> None:
+    recorder: Any = scheduler.server.recorder
+    recorder.shuffles._restarts["barrier"] = 3
+    peer = await numbered_worker(scheduler, 1)
+    commit(scheduler)
+    async with succeeded(scheduler, tmp_path) as successor:
+        continued: Any = successor.server.recorder
+        assert continued.shuffles._restarts == {"barrier": 3}
+    peer.writer.close()
+
+
 async def test_exceptions_that_were_being_compared_are_compared_again(
     scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
