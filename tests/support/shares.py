@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env, Graph
 
 
@@ -29,3 +30,15 @@ def contended(env: Env) -> None:
 
 def restricted(*workers: str, **more: Any) -> AnnotationSet:
     return AnnotationSet(workers=list(workers) or None, **more)
+
+
+def give_up(env: Env, address: str, n: int) -> Graph:
+    """Give up the runs of `n` tasks, which continue in threads of the worker. Return the tasks."""
+    stuck = tasks("stuck", n)
+    annotation = restricted(address, policy=TaskPolicy(timeout_seconds=5.0))
+    env.submit(stuck, annotations=dict.fromkeys(stuck, annotation))
+    env.tick(6.0)
+    env.heartbeat(address, executing=dict.fromkeys(stuck, 6.0))
+    env.tick()
+    assert list(env.worker(address).extra_runs) == list(stuck)
+    return stuck
