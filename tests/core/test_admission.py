@@ -99,6 +99,15 @@ def test_unknown_tasks_with_common_inputs_wait_for_slots() -> None:
     assert [len(ws.processing) for ws in env.state.workers.values()] == [2, 2]
 
 
+def test_tasks_that_wait_because_nothing_is_known_of_them_do_not_hold_others() -> None:
+    env = cluster()
+    learn(env, "x", 1000)
+    loads = [f"load-{i}" for i in range(9)]
+    open_files(env, loads)
+    env.submit({"x-1": [f"open-{i}" for i in range(6)]})
+    assert env.states("x-1", loads[-1]) == ["processing", "queued"]
+
+
 def test_known_tasks_with_common_inputs_start_at_once() -> None:
     env = cluster()
     learn(env, "load", 8)

@@ -49,6 +49,9 @@ def hold(turn: Turn, ts: TaskState) -> None:
         place = fairness.place_of(state, ts)
         enter(ts, "queued")
         state.queued.hold(ts, place)
+        share = ts.account.share
+        if state.admission.is_short or state.shares.holds(share):
+            share.is_draining = True
     else:
         set_unrunnable(turn, ts)
 

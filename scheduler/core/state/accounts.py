@@ -89,7 +89,9 @@ class ShareGroup:
             ``Shares.scale``.
         n_processing: number of tasks on workers that have not seceded.
         n_queued: number of queued tasks.
-        n_held: number of them that are queued because other groups have work, or for a cap.
+        n_held: number of them that wait for a place: because other groups have work, for a cap, or
+            for memory.
+        is_draining: whether later tasks are held too, until all that are held have been sent.
         tasks_on: worker -> number of tasks that have not seceded, if there is a cap of threads.
         n_threads: threads that the tasks in `tasks_on` can occupy.
         tasks_over, threads_over: tasks and threads that the group had when a cap was lowered below
@@ -110,6 +112,7 @@ class ShareGroup:
     n_processing: int = 0
     n_queued: int = 0
     n_held: int = 0
+    is_draining: bool = False
     tasks_on: dict[Any, int] = field(default_factory=dict)
     n_threads: int = 0
     tasks_over: int = 0
@@ -294,10 +297,10 @@ class Shares:
         """Return whether ready tasks of `share` are queued until it is their turn.
 
         That is while other groups have work, while `share` has a cap, and until the tasks that were
-        queued for such a reason have been sent.
+        queued for such a reason, or because memory was short, have been sent.
         """
         active = self.active
-        if len(active) > 1 or share.n_held or share.is_capped:
+        if len(active) > 1 or share.is_draining or share.is_capped:
             return self.enabled
         return bool(active) and share not in active and self.enabled
 
@@ -369,6 +372,7 @@ class Shares:
         self.recall_due = self.unheld = False
         for share in self.groups.values():
             share.n_processing = share.n_queued = share.n_held = share.n_threads = 0
+            share.is_draining = False
             share.tasks_on.clear()
         for account in self.accounts.values():
             account.n_tasks = account.nbytes = 0

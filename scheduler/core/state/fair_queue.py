@@ -181,6 +181,8 @@ class FairQueue:
         if ts in queue.places:
             queue.unhold(ts)
             share.n_held -= 1
+            if not share.n_held:
+                share.is_draining = False
         elif not queue.leave_batch(ts, ws) and not queue.roots.discard(ts):
             return
         self._shares.unqueue_task(share)
