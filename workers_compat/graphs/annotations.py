@@ -165,13 +165,14 @@ def annotation_set(
 
 
 def _set_value(found: Mapping[str, Any]) -> Any:
-    """Return annotations plain or pickled. Tuples are pickled: msgpack makes them lists.
+    """Return annotations as a dict if msgpack can encode them, else pickled.
 
-    The tuples in the annotation of a span are restored by ``views.task_annotations``.
+    Annotations with tuples are pickled, because msgpack makes lists of them. The tuples in the
+    annotation of a span are restored by ``views.task_annotations``.
     """
     custom = {name: value for name, value in found.items() if name != "span"}
-    if is_plain(custom, sequences=(list,)):
-        return pickled_unless_plain(dict(found))
+    if is_plain(custom, sequences=(list,)) and is_plain(found.get("span")):
+        return dict(found)
     return stock_payload(dict(found))
 
 
