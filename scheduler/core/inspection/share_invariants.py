@@ -30,6 +30,7 @@ def _check_groups(state: SchedulerState) -> None:
         assert share.n_processing == n, f"{share!r} counts {share.n_processing} processing, not {n}"
         assert share.n_queued == n_queued[share], f"{share!r} counts {share.n_queued} queued"
         assert share.n_held == n_held[share], f"{share!r} counts {share.n_held} held"
+        assert share.n_held or not share.is_draining, f"{share!r} is draining without held tasks"
         is_active = bool(n or n_queued[share])
         assert (share in state.shares.active) == is_active, f"{share!r}: {is_active=}"
         if share.max_threads >= 0:
