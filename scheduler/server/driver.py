@@ -161,7 +161,7 @@ class Driver:
         self._schedule_flush()
 
     def feed_batch(self, source: str, messages: Sequence[Any], connection: int = 0) -> int:
-        """Handle messages of the comm of this number, one turn each, as far as the wake-up allows.
+        """Handle messages of comm ``connection``, one turn each, as far as this wake-up allows.
 
         Return the number of messages that were handled: at least one, if there are any.
         """
@@ -174,12 +174,12 @@ class Driver:
         handled = 0
         handle = self._handle
         after_turn = self._after_turn
-        time = ""  # `now` as text, which many messages of a client need
+        formatted_now = ""  # messages of clients have no stimulus id
         for message in messages:
             stimulus_id = getattr(message, "stimulus_id", None)
             if not stimulus_id:
-                time = time or str(now)
-                stimulus_id = f"{stimulus_name(message)}-{time}"
+                formatted_now = formatted_now or str(now)
+                stimulus_id = f"{stimulus_name(message)}-{formatted_now}"
             stimulus = _new_tuple(Stimulus, (source, message, stimulus_id, 0))
             if has_hooks:
                 recorder.batch(connection, 1, now)

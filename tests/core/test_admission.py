@@ -313,7 +313,7 @@ def test_data_that_a_worker_receives_does_not_count_for_its_process() -> None:
 
 @pytest.mark.parametrize("n_last_use", [0, 100])
 def test_inputs_that_have_to_be_fetched_need_memory(n_last_use: int) -> None:
-    """They need it even if the task frees more than it makes."""
+    """Such inputs need memory even if the task frees more than it makes."""
     env = cluster()  # 220 MB for results on each
     learn(env, "y", 90 * MB)
     busy = {"busy": AnnotationSet(workers=["w1"])}

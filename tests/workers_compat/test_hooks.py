@@ -1,4 +1,4 @@
-"""What hooks of scheduler plugins see of the state, as on a stock scheduler."""
+"""Hooks of scheduler plugins: when they are called, and the state that they see."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
 
 
 def mark_forgotten(ts: TaskState) -> None:
-    """Mark `ts` as forgotten with all other tasks. It keeps what hooks of plugins may read."""
+    """Mark `ts` as forgotten with all other tasks. Keep what hooks of plugins may read."""
     ts.state = "forgotten"
     ts.who_has = ts.who_wants = ()
     ts.processing_on = None

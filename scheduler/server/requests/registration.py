@@ -61,7 +61,7 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
 
 
 async def _read_after(hooks: set[Any], peer: Peer) -> None:
-    """Read from a worker when the hooks have ended. Only then it can report that it is running."""
+    """Resume reading from a worker after `hooks` end. Before, it cannot report that it runs."""
     await asyncio.wait(hooks)
     peer.resume_reading("add_worker hooks")
 
