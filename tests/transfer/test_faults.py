@@ -75,7 +75,7 @@ def server(tmp_path: Path) -> Any:
 
 
 @needs_server
-@pytest.mark.parametrize("fault", ["kill", *map(slow, ("stop", "fill", "flush"))])
+@pytest.mark.parametrize("fault", ["kill", *map(slow, ("pause", "fill", "flush"))])
 async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     options = {"url": server.url, "timeout_seconds": 0.5}
 
@@ -95,9 +95,9 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
         await nothing_held(cluster)
     said = warnings_in(caplog)
     assert len(said) <= 3, "one for each worker"
-    if fault in ("kill", "stop"):
+    if fault in ("kill", "pause"):
         assert said and all("Dask's own transfer is used" in text for text in said)
-    if fault == "stop":
+    if fault == "pause":
         server.resume()
     if fault in ("fill", "flush"):
         assert (server.keys() > 0) == (fault == "fill")
