@@ -86,8 +86,10 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
                     line.set(f"other-{number}", bytes(1 << 20))
         elif fault == "flush":
             connect(server.url, 5).flushall()
+        elif fault == "pause":
+            server.pause()
         else:
-            getattr(server, fault)()
+            server.kill()
 
     async with transfer_cluster(Transfer("redis", redis=options, min_nbytes=1000)) as cluster:
         await work(cluster, happen)
