@@ -155,6 +155,21 @@ def test_resources(env: Env) -> None:
     assert env.worker("w2").used_resources == {"gpu": 1, "disk": 1}
 
 
+def test_restrictions_to_resources_are_never_loose(env: Env) -> None:
+    """A stock worker fails when it is sent a task with a resource that it does not have."""
+    env.join("w0", "w1")
+    env.join("w2", resources={"gpu": 1})
+    loose = AnnotationSet(workers=["w0"], allow_other_workers=True, resources={"gpu": 1})
+    other = AnnotationSet(workers=["w0"], allow_other_workers=True, resources={"disk": 1})
+    env.submit({"a": [], "b": []}, annotations={"a": loose, "b": other})
+    assert env.where("a") == "w2"
+    assert env.states("b") == ["no-worker"]
+    env.join("w3")
+    assert env.states("b") == ["no-worker"]
+    env.join("w4", resources={"disk": 1})
+    assert env.where("b") == "w4"
+
+
 def test_free_resources_are_preferred(env: Env) -> None:
     """Stock gives it to the less loaded worker, whose GPU is in use."""
     env.join("w0", "w1", nthreads=4, resources={"gpu": 1})

@@ -402,6 +402,21 @@ def test_tasks_that_wait_for_resources_go_where_these_are_free(make_env: MakeEnv
     assert asked(env) == []
 
 
+def test_loosely_restricted_tasks_go_only_where_the_resources_are(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0", nthreads=8, resources={"gpu": 1})
+    where = AnnotationSet(workers=["w0"], allow_other_workers=True, resources={"gpu": 1})
+    graph = tasks(4)
+    env.submit(graph, list(graph), annotations=dict.fromkeys(graph, where))
+    env.join("plain", nthreads=8)
+    assert asked(env) == []
+    env.join("w1", nthreads=8, resources={"gpu": 1})
+    for key in asked(env):
+        env.give_back(key, state="constrained")
+    assert env.processing("w1") == [("x", 3), ("x", 2)]
+    assert env.processing("plain") == []
+
+
 def test_tasks_with_available_resources_stay(make_env: MakeEnv) -> None:
     env = make_env()
     env.join("w0", nthreads=8, resources={"gpu": 1})

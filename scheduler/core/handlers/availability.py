@@ -32,8 +32,8 @@ def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) 
     available = dict.fromkeys(workers)
     runnable = []
     for ts in state.unrunnable:
-        valid = placement.valid_workers(state, ts)
-        if valid is None or ts.loose_restrictions or any(ws in valid for ws in available):
+        allowed = placement.allowed_workers(state, ts)
+        if allowed is None or any(ws in allowed for ws in available):
             runnable.append(ts)
     runnable.sort(key=priority_of, reverse=True)
     for ts in runnable:

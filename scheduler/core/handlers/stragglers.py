@@ -96,9 +96,9 @@ def _thief(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 
     It has a free thread and the memory for `ts`, and the fewest tasks per thread of such workers.
     """
-    valid = placement.valid_workers(state, ts)
+    allowed = placement.allowed_workers(state, ts)
     best: WorkerState | None = None
-    for ws in state.running if valid is None or ts.loose_restrictions else valid:
+    for ws in state.running if allowed is None else allowed:
         if ws is ts.processing_on or not is_available(ws) or ts.key in ws.extra_runs:
             continue
         if len(ws.processing) >= usable_threads(ws) or not can_finish(state, ts, ws):

@@ -130,7 +130,7 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
     `ts`.
     """
     valid = placement.valid_workers(state, ts)
-    if valid is None or (not valid and ts.loose_restrictions):
+    if valid is None:
         valid = state.running
     best: WorkerState | None = None
     best_cost: tuple[float, float] = (0.0, 0.0)

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from paceline.scheduler.core.policy import admission
-from paceline.scheduler.core.policy.placement import valid_workers
+from paceline.scheduler.core.policy.placement import allowed_workers
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -20,8 +20,8 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     """
     if not state.admission.is_short:
         return None
-    valid = valid_workers(state, ts)
-    workers = valid if valid and not ts.loose_restrictions else state.running
+    allowed = allowed_workers(state, ts)
+    workers = state.running if allowed is None else allowed
     best, most = None, 0.0
     for ws in islice(workers, admission.WORKERS_MAX):
         if admission.fits(state, ts, ws):

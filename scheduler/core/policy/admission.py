@@ -167,7 +167,7 @@ def roomiest_worker(state: SchedulerState, ts: TaskState, first: WorkerState) ->
 def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:
     """Return up to WORKERS_MAX workers with a free slot that may run `ts` and have the time."""
     valid = None if ts.details is None else placement.valid_workers(state, ts)
-    if valid is not None and (valid or not ts.loose_restrictions):
+    if valid is not None:
         found = [ws for ws in valid if has_free_slot(ws)]
     else:
         state.loads.refresh_slots()

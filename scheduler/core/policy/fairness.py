@@ -301,20 +301,19 @@ def can_run(
 ) -> bool:
     """Return whether any running worker, or any `among` the given ones, may run `ts`."""
     workers = state.running if among is None else among
-    valid = placement.valid_workers(state, ts, workers)
-    return bool(workers) and (valid is None or bool(valid) or ts.loose_restrictions)
+    allowed = placement.allowed_workers(state, ts, workers)
+    return bool(workers) and (allowed is None or bool(allowed))
 
 
 def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker with a free slot and free resources on which `ts` starts soonest."""
     valid = placement.valid_workers(state, ts)
     if valid and ts.loose_restrictions and state.ends.workers:
-        valid = {ws: None for ws in valid if worker_ends.can_finish(state, ts, ws)}
-    if valid:
+        able = {ws: None for ws in valid if worker_ends.can_finish(state, ts, ws)}
+        valid = able or placement.allowed_workers(state, ts)
+    if valid is not None:
         free = [ws for ws in valid if has_free_slot(ws) and _has_resources(state, ts, ws)]
         return _starts_soonest(state, ts, free)
-    if valid is not None and not ts.loose_restrictions:
-        return None
     least = state.loads.least_loaded()
     if least is None or not worker_ends.is_limited(state, ts):
         return least

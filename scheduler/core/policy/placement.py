@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
-from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskDetails, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import count_in
 from paceline.scheduler.core.state.worker_loads import (
@@ -183,11 +183,7 @@ def _place_near_data(
         local = {ws: nbytes * share for ws, nbytes in local.items()}
     candidates = _candidates(state, local, ts.actor, valid)
     if not candidates:
-        return (
-            _place_near_data(state, ts, None)
-            if valid is not None and ts.loose_restrictions
-            else None
-        )
+        return None
     if len(candidates) == 1:
         return next(iter(candidates))
     return _starts_soonest(state, ts, candidates, local, total)
@@ -300,17 +296,45 @@ def is_overcommitted(ws: WorkerState) -> bool:
 def valid_workers(
     state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
 ) -> dict[WorkerState, None] | None:
-    """Return the workers that satisfy the restrictions of `ts`; None if it has none.
+    """Return the workers that satisfy the restrictions of `ts`, or if none does, that may run it.
 
-    They are running workers, or those `among` the given ones.
+    They are running workers, or those `among` the given ones. None if `ts` is not restricted.
     """
     details = ts.details
     if details is None:
         return None
+    found = _satisfying(state, details, among, by_name=True)
+    if found or found is None or not details.loose_restrictions:
+        return found
+    return _satisfying(state, details, among, by_name=False)
+
+
+def allowed_workers(
+    state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
+) -> dict[WorkerState, None] | None:
+    """Return the workers that may run `ts`: those that satisfy restrictions that are not loose.
+
+    They are running workers, or those `among` the given ones. None if `ts` may run on any.
+    Restrictions to resources are never loose: a stock worker fails when it is sent a task that
+    needs a resource which it does not have.
+    """
+    details = ts.details
+    if details is None:
+        return None
+    return _satisfying(state, details, among, by_name=not details.loose_restrictions)
+
+
+def _satisfying(
+    state: SchedulerState,
+    details: TaskDetails,
+    among: dict[WorkerState, None] | None,
+    by_name: bool,
+) -> dict[WorkerState, None] | None:
+    """Return the workers with the resources, and if `by_name` the addresses or hosts, required."""
     addresses: dict[str, None] | None = None
-    if details.worker_restrictions:
+    if by_name and details.worker_restrictions:
         addresses = {a: None for a in details.worker_restrictions if a in state.workers}
-    if details.host_restrictions:
+    if by_name and details.host_restrictions:
         on_hosts = _addresses_on_hosts(state, details.host_restrictions)
         addresses = on_hosts if addresses is None else {**addresses, **on_hosts}
     if details.resource_restrictions:

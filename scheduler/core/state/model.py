@@ -182,7 +182,7 @@ class TaskDetails:
         erred_on: addresses of the workers on which the task erred, in order.
         host_restrictions, worker_restrictions: the only hosts and addresses that may run the task.
         resource_restrictions: resource -> amount needed.
-        loose_restrictions: whether other workers may run it if none satisfies its restrictions.
+        loose_restrictions: whether others may run it if none of these hosts and addresses can.
         metadata: metadata that the worker reported with the finished task.
         worker_losses: number of workers lost unexpectedly while the task was processing there.
         policies: the policies of the task, and what they have done; None without policies.

@@ -254,11 +254,15 @@ class Thieves:
         """Return the thief on which ``ts`` would start soonest; None if it can run on none."""
         members = self._members
         victim = ts.processing_on
-        valid = placement.valid_workers(self.state, ts)
-        if valid is not None:
-            allowed = [ws for ws in valid if ws in members and ws is not victim]
-            if allowed or not ts.loose_restrictions:
-                return self._soonest(ts, allowed)
+        for restriction in (placement.valid_workers, placement.allowed_workers):
+            workers = restriction(self.state, ts)
+            if workers is None:
+                break
+            found = [ws for ws in workers if ws in members and ws is not victim]
+            if found:
+                return self._soonest(ts, found)
+        else:
+            return None
         if ts.actor:
             return self._soonest(ts, members)
         least = self._least()

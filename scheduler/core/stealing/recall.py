@@ -124,8 +124,8 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
         return False
     if state.shares.holds(ts.account.share) or fairness.is_outranked(state, ts):
         return False  # the queue decides what runs next
-    valid = placement.valid_workers(state, ts)
-    return valid is None or thief in valid or ts.loose_restrictions
+    allowed = placement.allowed_workers(state, ts)
+    return allowed is None or thief in allowed
 
 
 def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
