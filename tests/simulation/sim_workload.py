@@ -52,7 +52,10 @@ class Workload:
             return AnnotationSet(resources={"gpu": 1})
         if kind == "priority":
             return AnnotationSet(priority=rng.choice([-1.0, 5.0]))
-        return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
+        if kind == "workers":
+            return AnnotationSet(workers=workers)
+        gpu = {"gpu": 1.0} if rng.random() < 0.5 else None
+        return AnnotationSet(workers=workers, allow_other_workers=True, resources=gpu)
 
     def policy(self, now: float) -> AnnotationSet:
         """Return random policies about timeouts, deadlines and retries."""
