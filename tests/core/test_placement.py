@@ -155,7 +155,7 @@ def test_resources(env: Env) -> None:
     assert env.worker("w2").used_resources == {"gpu": 1, "disk": 1}
 
 
-def test_restrictions_to_resources_are_never_loose(env: Env) -> None:
+def test_resource_restrictions_are_never_loose(env: Env) -> None:
     """A stock worker fails when it is sent a task with a resource that it does not have."""
     env.join("w0", "w1")
     env.join("w2", resources={"gpu": 1})

@@ -296,9 +296,10 @@ def is_overcommitted(ws: WorkerState) -> bool:
 def valid_workers(
     state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
 ) -> dict[WorkerState, None] | None:
-    """Return the workers that satisfy the restrictions of `ts`, or if none does, that may run it.
+    """Return the workers that satisfy the restrictions of `ts`; None if `ts` may run on any.
 
-    They are running workers, or those `among` the given ones. None if `ts` is not restricted.
+    They are running workers, or those `among` the given ones. If the restrictions are loose and no
+    worker satisfies them, return ``allowed_workers``.
     """
     details = ts.details
     if details is None:
@@ -306,17 +307,17 @@ def valid_workers(
     found = _satisfying(state, details, among, by_name=True)
     if found or found is None or not details.loose_restrictions:
         return found
-    return _satisfying(state, details, among, by_name=False)
+    return allowed_workers(state, ts, among)
 
 
 def allowed_workers(
     state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
 ) -> dict[WorkerState, None] | None:
-    """Return the workers that may run `ts`: those that satisfy restrictions that are not loose.
+    """Return the workers that may run `ts`; None if any may.
 
-    They are running workers, or those `among` the given ones. None if `ts` may run on any.
-    Restrictions to resources are never loose: a stock worker fails when it is sent a task that
-    needs a resource which it does not have.
+    They are running workers, or those `among` the given ones. Loose restrictions to addresses and
+    hosts are ignored. Resource restrictions are never loose, because a stock worker fails when it
+    receives a task that needs a resource that it does not have.
     """
     details = ts.details
     if details is None:
@@ -330,7 +331,10 @@ def _satisfying(
     among: dict[WorkerState, None] | None,
     by_name: bool,
 ) -> dict[WorkerState, None] | None:
-    """Return the workers with the resources, and if `by_name` the addresses or hosts, required."""
+    """Return the workers that satisfy the restrictions in `details`; None if there are none.
+
+    Restrictions to addresses and hosts count only if `by_name`.
+    """
     addresses: dict[str, None] | None = None
     if by_name and details.worker_restrictions:
         addresses = {a: None for a in details.worker_restrictions if a in state.workers}

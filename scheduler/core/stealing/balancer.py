@@ -254,15 +254,13 @@ class Thieves:
         """Return the thief on which ``ts`` would start soonest; None if it can run on none."""
         members = self._members
         victim = ts.processing_on
-        for restriction in (placement.valid_workers, placement.allowed_workers):
-            workers = restriction(self.state, ts)
-            if workers is None:
-                break
-            found = [ws for ws in workers if ws in members and ws is not victim]
-            if found:
-                return self._soonest(ts, found)
-        else:
-            return None
+        workers = placement.valid_workers(self.state, ts)
+        found = self._others(workers, victim)
+        if not found and ts.loose_restrictions:
+            workers = placement.allowed_workers(self.state, ts)
+            found = self._others(workers, victim)
+        if workers is not None:
+            return self._soonest(ts, found)
         if ts.actor:
             return self._soonest(ts, members)
         least = self._least()
@@ -275,6 +273,12 @@ class Thieves:
         if not ts.dependencies:
             return least
         return self._soonest(ts, dict.fromkeys((*self._holders(ts), least)))
+
+    def _others(
+        self, workers: dict[WorkerState, None] | None, victim: WorkerState | None
+    ) -> list[WorkerState]:
+        """Return the thieves among `workers` other than `victim`; none if `workers` is None."""
+        return [ws for ws in workers or () if ws in self._members and ws is not victim]
 
     def _holders(self, ts: TaskState) -> Iterable[WorkerState]:
         """Return thieves that hold dependencies of ``ts``."""
