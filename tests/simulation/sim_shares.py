@@ -94,10 +94,10 @@ class ShareSettings:
 
     def _check_order(self, ts: TaskState) -> None:
         share = ts.account.share
-        queue = self.world.state.queued.waiting.get(share)
-        if queue is None or share.is_capped or self.world.state.admission.is_short:
-            return  # tasks that there is no memory for are passed over
         queued = self.world.state.queued
+        if not share.n_queued or share.is_capped or self.world.state.admission.is_short:
+            return  # tasks that there is no memory for are passed over
+        queue = queued.queues[share]
         first = min(steal_rank(other) for other in queue)
         now = self.world.state.transition_log[-1][4]
         ready = [e[0] for e in self.world.state.transition_log if e[4] == now and e[2] == "queued"]

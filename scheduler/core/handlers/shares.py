@@ -50,7 +50,7 @@ def check_memory_caps(turn: Turn) -> None:
     Without this, such tasks wait for those before them in the queue that may not start.
     """
     state = turn.state
-    for queue in list(state.queued.waiting.values()):
+    for queue in list(state.queued.waiting):
         share = queue.share
         if share.n_processing or share.cap_reached() != "memory":
             continue

@@ -24,7 +24,7 @@ def _check_groups(state: SchedulerState) -> None:
     """
     n_processing, n_threads = _on_workers(state)
     n_queued = Counter(ts.account.share for ts in state.queued)
-    n_held = Counter(ts.account.share for q in state.queued.waiting.values() for ts in q.places)
+    n_held = Counter(ts.account.share for q in state.queued.waiting for ts in q.places)
     for share in state.shares.groups.values():
         n = n_processing.get(share, 0)
         assert share.n_processing == n, f"{share!r} counts {share.n_processing} processing, not {n}"

@@ -19,7 +19,6 @@ from paceline.scheduler.core.lifecycle.accounting import (
     expected_duration,
     occupancy,
 )
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -81,7 +80,7 @@ def is_outranked(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether a queued task of the share group of `ts` has a higher user priority."""
     if not state.shares.has_user_priorities or ts.priority is None or not state.shares.enabled:
         return False
-    queue = state.queued.waiting.get(ts.account.share)
+    queue = state.queued.queues.get(ts.account.share)
     first = None if queue is None else queue.roots.peek()
     return first is not None and first.priority is not None and first.priority[0] < ts.priority[0]
 
@@ -121,17 +120,20 @@ def next_task(state: SchedulerState) -> Choice | None:
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
-    is_alone = len(queued.waiting) == 1
-    first = first_in_turn(queued.waiting)
-    choice = _choose(state, first, least, is_alone)
+    queues = queued.in_turn()
+    is_alone = len(queues) == 1
+    choice = _choose(state, queues[0], least, is_alone)
     if choice is not None or is_alone:
         return choice
-    queues = sorted(queued.waiting.values(), key=rank)
-    priority_class, usage = rank(first)
-    may_move = queued.may_move or rank(queues[-1])[0] != priority_class
-    soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
+    first = queues[0].share
+    may_move = queued.may_move or queues[-1].share.priority_class != first.priority_class
+    slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
+    soon = first.usage_per_weight + slack
     for queue in queues[1:]:
-        if may_move and rank(queue) > soon:
+        share = queue.share
+        if may_move and (
+            share.priority_class != first.priority_class or share.usage_per_weight > soon
+        ):
             break
         choice = _choose(state, queue, least, False)
         if choice is not None:
@@ -141,28 +143,6 @@ def next_task(state: SchedulerState) -> Choice | None:
         if choice is not None:
             return choice
     return None
-
-
-def first_in_turn(queues: dict[ShareGroup, ShareQueue]) -> ShareQueue:
-    """Return the one of `queues` with the lowest rank; of several, the first."""
-    best: ShareQueue | None = None
-    best_class, best_usage = 0, 0.0
-    for queue in queues.values():
-        priority_class, usage = rank(queue)
-        if (
-            best is None
-            or priority_class < best_class
-            or (priority_class == best_class and usage < best_usage)
-        ):
-            best, best_class, best_usage = queue, priority_class, usage
-    assert best is not None
-    return best
-
-
-def rank(queue: ShareQueue) -> tuple[int, float]:
-    """Return the order in which share groups take turns; the lowest goes first."""
-    share = queue.share
-    return -share.priority_class, share.usage / share.weight
 
 
 def may_start(state: SchedulerState, ts: TaskState) -> bool:

@@ -34,15 +34,14 @@ def next_task(state: SchedulerState) -> Choice | None:
     """Return the queued task to send next and its worker, or None if none can be sent now."""
     if not state.admission.is_short:
         return fairness.next_task(state)
-    waiting = state.queued.waiting
-    if not waiting or not state.loads.has_free_slots():
+    if not state.queued.waiting or not state.loads.has_free_slots():
         return None
     return _next(state, False) or (None if _is_busy(state) else _next(state, True))
 
 
 def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
     """Return the next task and its worker; if `is_forced`, whether it fits or not."""
-    for queue in sorted(state.queued.waiting.values(), key=fairness.rank):
+    for queue in state.queued.in_turn():
         choice = _choose(state, queue, is_forced)
         if choice is not None:
             return choice
@@ -136,7 +135,7 @@ def _first_worker(state: SchedulerState, ts: TaskState, place: Place) -> WorkerS
         return least
     if place in state.loads.idle_task_count:
         return place
-    queue = state.queued.waiting[ts.account.share]
+    queue = state.queued.queues[ts.account.share]
     heap = queue.near[place] if ts in queue.places else queue.batches[place]
     if is_available(place) and not fairness.starts_sooner(state, ts, least, place, len(heap)):
         return None

@@ -207,7 +207,7 @@ def may_close(state: SchedulerState, ws: WorkerState) -> bool:
 
 def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
     n_ready, waiting_seconds = _unrunnable_work(state)
-    for queue in state.queued.waiting.values():
+    for queue in state.queued.waiting:
         n, seconds = _queued_work(state, queue, target_duration_seconds)
         n_ready += n
         waiting_seconds += seconds

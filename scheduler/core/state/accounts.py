@@ -162,6 +162,17 @@ class ShareGroup:
             return "memory"
         return ""
 
+    @property
+    def usage_per_weight(self) -> float:
+        """`usage` divided by `weight`."""
+        return self.usage / self.weight
+
+    def goes_before(self, other: ShareGroup) -> bool:
+        """Return whether it is the turn of this group before that of `other`."""
+        if self.priority_class != other.priority_class:
+            return self.priority_class > other.priority_class
+        return self.usage_per_weight < other.usage_per_weight
+
     def enter_worker(self, ws: Any) -> None:
         """Count a task on `ws` for the cap of threads."""
         n = self.tasks_on.get(ws, 0)
@@ -348,7 +359,7 @@ class Shares:
 
     def relative_usage(self, share: ShareGroup) -> float:
         """Return the decayed usage of `share` in thread-seconds relative to its weight."""
-        return share.usage / self.scale / share.weight
+        return share.usage_per_weight / self.scale
 
     def advance(self, now: float) -> None:
         """Let usages decay up to `now`, and add to the byte-seconds of accounts."""

@@ -108,7 +108,7 @@ class FairQueue:
 
     Attributes:
         queues: share group -> ShareQueue.
-        waiting: those that are not empty, in the order in which they became so.
+        waiting: those that are not empty: see ``in_turn``.
         claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
         may_move: whether tasks near their data may be sent to other workers now.
         move_timer: number of the timer that sets `may_move`; 0 if there is none.
@@ -117,19 +117,18 @@ class FairQueue:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self.queues: dict[ShareGroup, ShareQueue] = {}
-        self.waiting: dict[ShareGroup, ShareQueue] = {}
+        self.waiting: list[ShareQueue] = []
         self.claims: dict[TaskState, WorkerState] = {}
         self.may_move = False
         self.move_timer = 0
 
     def _enter(self, ts: TaskState) -> ShareQueue:
         share = ts.account.share
-        queue = self.waiting.get(share)
+        queue = self.queues.get(share)
         if queue is None:
-            queue = self.queues.get(share)
-            if queue is None:
-                queue = self.queues[share] = ShareQueue(share)
-            self.waiting[share] = queue
+            queue = self.queues[share] = ShareQueue(share)
+        if not share.n_queued:
+            self.waiting.append(queue)
         self._shares.queue_task(share)
         return queue
 
@@ -146,7 +145,7 @@ class FairQueue:
 
     def claim(self, ts: TaskState, ws: WorkerState) -> None:
         """Let `ts`, which is not claimed, follow its siblings on `ws` unless it has a place."""
-        queue = self.waiting.get(ts.account.share)
+        queue = self.queues.get(ts.account.share)
         if queue is not None and ts in queue.places:
             if queue.places[ts] is None:
                 queue.unhold(ts)
@@ -158,7 +157,7 @@ class FairQueue:
 
     def disband(self, ws: WorkerState) -> None:
         """End the batch of `ws`, which accepts no tasks any more."""
-        for queue in self.waiting.values():
+        for queue in self.waiting:
             batch = queue.batches.pop(ws, None)
             for ts in batch or ():
                 queue.roots.add(ts)
@@ -174,7 +173,7 @@ class FairQueue:
     def discard(self, ts: TaskState) -> None:
         """Remove `ts` if present."""
         share = ts.account.share
-        queue = self.waiting.get(share)
+        queue = self.queues.get(share)
         ws = self.claims.pop(ts, None) if self.claims else None
         if queue is None:
             return
@@ -187,15 +186,32 @@ class FairQueue:
             return
         self._shares.unqueue_task(share)
         if not share.n_queued:
-            del self.waiting[share]
+            self.waiting.remove(queue)
 
     def forget_group(self, share: ShareGroup) -> None:
         """Drop the empty queue of `share`, which was dropped."""
         self.queues.pop(share, None)
 
+    def in_turn(self) -> list[ShareQueue]:
+        """Return the queues that are not empty, that of the group whose turn it is first.
+
+        Groups with the same usage keep their order. Usages change little between two calls, so that
+        most queues are compared once.
+        """
+        queues = self.waiting
+        for i in range(1, len(queues)):
+            queue = queues[i]
+            place = i
+            while place and queue.share.goes_before(queues[place - 1].share):
+                queues[place] = queues[place - 1]
+                place -= 1
+            if place < i:
+                queues[place] = queue
+        return queues
+
     def has_near(self) -> bool:
         """Return whether any task is held for a slot of the worker that has its data."""
-        return any(queue.near for queue in self.waiting.values())
+        return any(queue.near for queue in self.waiting)
 
     def peek(self) -> TaskState | None:
         """Return the first member of the first group, or None."""
@@ -203,23 +219,23 @@ class FairQueue:
 
     def is_held(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued because of its share group."""
-        queue = self.waiting.get(ts.account.share)
+        queue = self.queues.get(ts.account.share)
         return queue is not None and ts in queue.places
 
     def is_unclaimed(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued, and neither in a batch nor waiting for a place."""
-        queue = self.waiting.get(ts.account.share)
+        queue = self.queues.get(ts.account.share)
         return queue is not None and (ts in queue.roots.members or ts in queue.anywhere.members)
 
     def place(self, ts: TaskState) -> Place:
         """Return what the held task `ts` waits for; None for any slot and if it is not held."""
-        queue = self.waiting.get(ts.account.share)
+        queue = self.queues.get(ts.account.share)
         return None if queue is None else queue.places.get(ts)
 
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, TaskState):
             return False
-        queue = self.waiting.get(item.account.share)
+        queue = self.queues.get(item.account.share)
         if queue is None:
             return False
         if item in queue.roots.members or item in queue.places:
@@ -229,11 +245,11 @@ class FairQueue:
 
     def __iter__(self) -> Iterator[TaskState]:
         """Iterate by group, in each in order of priority."""
-        for queue in self.waiting.values():
+        for queue in self.waiting:
             yield from queue
 
     def __len__(self) -> int:
-        return sum([share.n_queued for share in self.waiting])
+        return sum([queue.share.n_queued for queue in self.waiting])
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
