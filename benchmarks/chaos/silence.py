@@ -64,7 +64,7 @@ async def silences(address: str, folder: Path, options: argparse.Namespace) -> l
     choice = random.Random(options.seed)
 
     async def reply_seconds(comm: Any, since: float) -> float:
-        await send_recv(comm, op="identity")
+        await send_recv(comm, op="identity", n_workers=0)
         return time.monotonic() - since
 
     for _ in range(options.kills):

@@ -185,8 +185,8 @@ class Durability:
         self.recorder.handling(0)
         self.recorder.commit()
         driver.resume()
-        for adoption, sock in adopted:
-            await adoption.connect(sock)
+        # at once, because those that are connected first have work for the event loop
+        await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted))
         for instruction in unfinished_instructions(server.state):
             driver.instructions[type(instruction)](instruction)
         self.restart_seconds = time.time() - self._keeper.kept.deaths.last[-1].time
