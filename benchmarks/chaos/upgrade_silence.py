@@ -32,7 +32,7 @@ async def upgrade(address: str, command: list[str]) -> dict[str, float]:
     async def probe() -> None:
         while True:
             since = time.monotonic()
-            await send_recv(comm, op="identity")
+            await send_recv(comm, op="identity", n_workers=0)
             replies.append((since, time.monotonic() - since))
             await asyncio.sleep(PROBE_SECONDS)
 

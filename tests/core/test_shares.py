@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.state.accounts import group_name
+from paceline.scheduler.core.state.accounts import ShareGroup, Shares, group_name
+from paceline.scheduler.core.state.fair_queue import FairQueue, ShareQueue
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,
@@ -150,14 +153,45 @@ def test_light_user_goes_before_heavy_one_until_usage_has_decayed(four: Env) -> 
 
 
 def test_higher_class_goes_first(make_env: MakeEnv) -> None:
-    env = make_env(worker_saturation=1.0, shares_groups={"bob": {"class": 1}})
+    groups = {"bob": {"class": 1}, "carol": {"class": -1}}
+    env = make_env(worker_saturation=1.0, shares_groups=groups)
     env.client("bob")
+    env.client("carol")
     env.join("w0")
     env.submit(tasks("a", 3))
+    env.submit(tasks("c", 2), client="carol")
     env.submit(tasks("b", 3), client="bob")
     sent(env)
     env.work()
-    assert [key[0] for key in sent(env)] == ["b", "b", "b", "a", "a"]
+    assert "".join(str(key[0]) for key in sent(env)) == "bbbaacc"
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(-1, 1), st.integers(0, 5), st.sampled_from([0.5, 1.0, 2.0])),
+        max_size=8,
+    ),
+    usages=st.lists(st.integers(0, 5), min_size=8, max_size=8),
+)
+def test_turns_go_by_class_and_usage_for_the_weight(
+    groups: list[tuple[int, int, float]], usages: list[int]
+) -> None:
+    queue = FairQueue(Shares(SchedulerConfig()))
+    for number, (priority_class, usage, weight) in enumerate(groups):
+        group = ShareGroup(str(number), number, weight, priority_class, usage=float(usage))
+        queue.waiting.append(ShareQueue(group))
+    before = list(queue.waiting)
+    for _ in range(2):
+        expected = sorted(before, key=lambda each: turn(each.share))
+        before = list(queue.in_turn())
+        assert before == expected
+        for each, later in zip(before, usages, strict=False):
+            each.share.usage = float(later)
+
+
+def turn(group: ShareGroup) -> tuple[float, float]:
+    """Return the order of the turn of `group`."""
+    return -group.priority_class, group.usage / group.weight
 
 
 def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
