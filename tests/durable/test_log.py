@@ -12,7 +12,7 @@ from paceline.scheduler.core.stimuli import Stimulus, Tick
 from paceline.scheduler.server.durable import log as log_module
 from paceline.scheduler.server.durable import recorder as r
 from paceline.scheduler.server.durable.kept import Progress
-from paceline.scheduler.server.durable.log import Log, LogError, remove_segments
+from paceline.scheduler.server.durable.log import Log, LogError, LogSegment, remove_segments
 
 SEGMENT_NBYTES = 4096
 
@@ -100,6 +100,32 @@ def test_segment_that_cannot_be_allocated_is_removed(
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
     with pytest.raises(OSError, match="No space left"):
         log.append(1, 1, b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "step", [(os, "posix_fallocate"), (os, "write"), (Path, "rename"), (LogSegment, "__init__")]
+)
+def test_process_is_killed_while_it_creates_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*args: object) -> None:
+        raise Killed
+
+    log = Log(tmp_path)
+    log.append(1, 1, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, die)
+        with pytest.raises(Killed):
+            log.append(1, 1, bytes(SEGMENT_NBYTES))
+    successor = Log(tmp_path)
+    assert [bytes(record.body) for record in successor] == [b"old"]
+    successor.append(1, 1, bytes(SEGMENT_NBYTES))
+    assert read(tmp_path) == [(1, 1, b"old"), (1, 1, bytes(SEGMENT_NBYTES))]
+    remove_segments(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,6 +5,8 @@ follow: length of the body and CRC (both u32), connection (u32) and kind (u32), 
 little endian. A kind of zero ends the segment. The body is written before the header, and the kind
 last. So a record is there as a whole or not at all, even if the process is killed in between, and
 one whose CRC is wrong was damaged later. Records do not cross segments.
+
+A segment gets its name when it is complete, because a process can be killed while it creates one.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ MAGIC = b"paceline-log-%d\n" % FORMAT
 START_NBYTES = 64
 #: Size of a segment. A larger record gets a segment of its own size.
 SEGMENT_NBYTES = 64 * 2**20
-#: File name of a segment.
-SEGMENT_NAME = "segment-{:08d}.log"
+#: File name of a segment, and the suffix of one that is being created.
+SEGMENT_NAME, NEW_SUFFIX = "segment-{:08d}.log", ".new"
 
 _HEADER = Struct("<IIII")
 
@@ -59,27 +61,39 @@ class Record(NamedTuple):
 class LogSegment:
     """A segment file, mapped into memory."""
 
-    def __init__(self, path: Path, nbytes: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if nbytes else 0), 0o600)
+        descriptor = os.open(path, os.O_RDWR)
         try:
-            if nbytes:
-                # a write to a mapped page for which the disk has no space would kill the process
-                os.posix_fallocate(descriptor, 0, nbytes)
             self._map = mmap.mmap(descriptor, 0)
             self._inode = os.fstat(descriptor).st_ino
-        except OSError:
-            if nbytes:
-                path.unlink()
-            raise
         finally:
             os.close(descriptor)
         self.view = memoryview(self._map)
         self.end = START_NBYTES
-        if nbytes:
-            self.view[: len(MAGIC)] = MAGIC
-        elif len(self.view) < START_NBYTES or bytes(self.view[: len(MAGIC)]) != MAGIC:
+        if len(self.view) < START_NBYTES or bytes(self.view[: len(MAGIC)]) != MAGIC:
             raise LogError(f"{path} is not a segment of this release's log")
+
+    @classmethod
+    def create(cls, path: Path, nbytes: int) -> LogSegment:
+        """Return a new segment of `nbytes`.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        new = path.with_suffix(NEW_SUFFIX)
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            # a write to a mapped page for which the disk has no space would kill the process
+            os.posix_fallocate(descriptor, 0, nbytes)
+            os.write(descriptor, MAGIC)
+            new.rename(path)
+        except OSError:
+            new.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        return cls(path)
 
     @property
     def is_removed(self) -> bool:
@@ -191,7 +205,7 @@ class Log:
             raise OSError(errno.ESTALE, "another scheduler has removed the log")
         nbytes = max(SEGMENT_NBYTES, START_NBYTES + _HEADER.size + length)
         path = self._folder / SEGMENT_NAME.format(self._last + 1)
-        segment = LogSegment(path, nbytes)
+        segment = LogSegment.create(path, nbytes)
         self._segments.append(segment)
         self._last += 1
         return segment
@@ -205,9 +219,7 @@ def segment_number(path: Path) -> int:
 def remove_segments(folder: Path, before: int | None = None) -> int:
     """Remove the segments in ``folder`` with numbers less than ``before``. Return their number."""
     paths: Sequence[Path] = [
-        path
-        for path in folder.glob("segment-*.log")
-        if before is None or segment_number(path) < before
+        path for path in folder.glob("segment-*") if before is None or segment_number(path) < before
     ]
     for path in paths:
         path.unlink()
