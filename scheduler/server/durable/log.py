@@ -63,16 +63,14 @@ class LogSegment:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            self._map = mmap.mmap(descriptor, 0)
-            self._inode = os.fstat(descriptor).st_ino
-        finally:
-            os.close(descriptor)
+        with path.open("r+b") as file:
+            start = file.read(START_NBYTES)
+            if len(start) < START_NBYTES or not start.startswith(MAGIC):
+                raise LogError(f"{path} is not a segment of this release's log")
+            self._map = mmap.mmap(file.fileno(), 0)
+            self._inode = os.fstat(file.fileno()).st_ino
         self.view = memoryview(self._map)
         self.end = START_NBYTES
-        if len(self.view) < START_NBYTES or bytes(self.view[: len(MAGIC)]) != MAGIC:
-            raise LogError(f"{path} is not a segment of this release's log")
 
     @classmethod
     def create(cls, path: Path, nbytes: int) -> LogSegment:
