@@ -104,7 +104,7 @@ def test_segment_that_cannot_be_allocated_is_removed(
 
 
 @pytest.mark.parametrize(
-    "step", [(os, "posix_fallocate"), (os, "write"), (Path, "rename"), (LogSegment, "__init__")]
+    "step", [(os, "posix_fallocate"), (os, "write"), (Path, "replace"), (LogSegment, "__init__")]
 )
 def test_process_is_killed_while_it_creates_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
@@ -145,6 +145,14 @@ def test_log_that_another_scheduler_has_removed_is_not_continued(
         for _ in range(100):
             log.append(1, 1, bytes(1000))
     assert read(tmp_path) == before
+
+
+def test_first_segment_of_another_scheduler_is_not_replaced(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    records = filled(tmp_path, 1)
+    with pytest.raises(FileExistsError):
+        log.append(1, 1, b"old")
+    assert read(tmp_path) == records
 
 
 def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ little endian. A kind of zero ends the segment. The body is written before the h
 last. So a record is there as a whole or not at all, even if the process is killed in between, and
 one whose CRC is wrong was damaged later. Records do not cross segments.
 
-A segment gets its name when it is complete, because a process can be killed while it creates one.
+A new segment is renamed to its final name once it has its first line, because the process can be
+killed while it creates one.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ MAGIC = b"paceline-log-%d\n" % FORMAT
 START_NBYTES = 64
 #: Size of a segment. A larger record gets a segment of its own size.
 SEGMENT_NBYTES = 64 * 2**20
-#: File name of a segment, and the suffix of one that is being created.
-SEGMENT_NAME, NEW_SUFFIX = "segment-{:08d}.log", ".new"
+#: File name of a segment.
+SEGMENT_NAME = "segment-{:08d}.log"
 
 _HEADER = Struct("<IIII")
 
@@ -74,20 +75,22 @@ class LogSegment:
 
     @classmethod
     def create(cls, path: Path, nbytes: int) -> LogSegment:
-        """Return a new segment of `nbytes`.
+        """Create the file `path` of `nbytes`, and return it as an empty segment.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full, or another scheduler has created the file.
         """
-        new = path.with_suffix(NEW_SUFFIX)
-        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        temporary = path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             # a write to a mapped page for which the disk has no space would kill the process
             os.posix_fallocate(descriptor, 0, nbytes)
             os.write(descriptor, MAGIC)
-            new.rename(path)
+            temporary.replace(path)
         except OSError:
-            new.unlink()
+            temporary.unlink()
             raise
         finally:
             os.close(descriptor)
