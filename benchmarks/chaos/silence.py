@@ -1,10 +1,10 @@
 """Command `python -m benchmarks.chaos.silence`: measure how long a killed scheduler is silent.
 
 The scheduler has zero workers and keeps many finished tasks. With `--load`, a client computes
-graphs meanwhile. After each kill, `identity` is requested on several connections that were opened
-before: the first and the last reply are what peers notice. At the end, all futures must have
-finished, all workers be there, each task have been computed once, with its dependencies available,
-and after their release no task and no result be left.
+graphs meanwhile. After each kill, `identity` without workers is requested on several connections
+that were opened before: the first and the last reply are what peers notice. At the end, all futures
+must have finished, all workers be there, each task have been computed once, with its dependencies
+available, and after their release no task and no result be left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Command `python -m benchmarks.chaos.upgrade_silence`: measure how long an upgrade is noticed.
 
 The scheduler has zero workers and keeps many finished tasks. It is upgraded to the same release.
-Meanwhile `identity` is requested all the time. The slowest reply is the first one of the new
-process. The slowest reply before that shows how long the snapshot stalls the old process.
+Meanwhile `identity` without workers is requested all the time. The slowest reply is the first one
+of the new process. The slowest reply before that shows how long the snapshot stalls the old one.
 """
 
 from __future__ import annotations

@@ -128,11 +128,11 @@ def next_task(state: SchedulerState) -> Choice | None:
     first = queues[0].share
     may_move = queued.may_move or queues[-1].share.priority_class != first.priority_class
     slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
-    soon = first.usage_per_weight + slack
+    usage_max = first.usage_per_weight + slack
     for queue in queues[1:]:
         share = queue.share
         if may_move and (
-            share.priority_class != first.priority_class or share.usage_per_weight > soon
+            share.priority_class != first.priority_class or share.usage_per_weight > usage_max
         ):
             break
         choice = _choose(state, queue, least, False)

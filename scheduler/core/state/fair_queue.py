@@ -108,7 +108,7 @@ class FairQueue:
 
     Attributes:
         queues: share group -> ShareQueue.
-        waiting: those that are not empty: see ``in_turn``.
+        waiting: those that are not empty, as ``in_turn`` sorted them last, later ones at the end.
         claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
         may_move: whether tasks near their data may be sent to other workers now.
         move_timer: number of the timer that sets `may_move`; 0 if there is none.
@@ -193,10 +193,10 @@ class FairQueue:
         self.queues.pop(share, None)
 
     def in_turn(self) -> list[ShareQueue]:
-        """Return the queues that are not empty, that of the group whose turn it is first.
+        """Sort `waiting` by the turns of the groups, the next one first, and return it.
 
-        Groups with the same usage keep their order. Usages change little between two calls, so that
-        most queues are compared once.
+        Equal groups keep their order. Insertion sort, because usages change little between two
+        calls.
         """
         queues = self.waiting
         for i in range(1, len(queues)):

@@ -185,7 +185,7 @@ class Durability:
         self.recorder.handling(0)
         self.recorder.commit()
         driver.resume()
-        # at once, because those that are connected first have work for the event loop
+        # concurrently, because each connected peer sends messages that keep the event loop busy
         await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted))
         for instruction in unfinished_instructions(server.state):
             driver.instructions[type(instruction)](instruction)
