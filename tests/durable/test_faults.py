@@ -117,6 +117,29 @@ def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Pat
     assert "Traceback" not in log
 
 
+#: A preload that kills the first scheduler process, whose log has only its start.
+DIES_ONCE = """
+import os, pathlib, signal
+def dask_setup(scheduler):
+    first = pathlib.Path(__file__).with_name("first")
+    if not first.exists():
+        first.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_process_that_is_killed_before_it_is_ready_is_replaced(
+    start_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    preload = tmp_path / "dies_once.py"
+    preload.write_text(DIES_ONCE)
+    options = ["--durable", str(tmp_path / "log"), "--preload", str(preload)]
+    cluster = start_cluster(options=options, config=IMPORTABLE)
+    with Client(cluster.address, set_as_default=False) as client:
+        assert client.submit(abs, -1).result(timeout=60) == 1
+        assert client.scheduler_info()["restarts"] == 1
+
+
 def leave_orphan() -> None:
     """Start a process that outlives its parent for a moment."""
     subprocess.run(["sh", "-c", "sleep 1 &"], check=True)

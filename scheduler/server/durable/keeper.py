@@ -356,9 +356,10 @@ class Keeper:
         upgrade = self._upgrade
         if code and upgrade is not None and upgrade.is_switching:
             how = self._switch(upgrade, how)
-        never_ready = not self._kept.deaths.last and not self._was_ready and how not in REPLACED
+        first = not self._kept.deaths.last and not self._was_ready and how not in REPLACED
         is_ending = self._is_ending and how not in REPLACED  # its successor handles the signal
-        if code == 0 or never_ready or self._has_given_up or is_ending:
+        cannot_start = first and code > 0
+        if code == 0 or cannot_start or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
         self._failed_starts += not self._was_ready and how not in REPLACED
