@@ -117,27 +117,38 @@ def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Pat
     assert "Traceback" not in log
 
 
-#: A preload that kills the first scheduler process, whose log has only its start.
+#: A preload of a scheduler that dies once, at its start or when it has accepted a connection.
 DIES_ONCE = """
 import os, pathlib, signal
-def dask_setup(scheduler):
-    first = pathlib.Path(__file__).with_name("first")
-    if not first.exists():
-        first.touch()
+from paceline.scheduler.server.durable import durable_comm
+from paceline.scheduler.server.durable.durable_comm import DurableComm
+def die(moment):
+    order = pathlib.Path(__file__).with_name(moment)
+    if order.exists():
+        order.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+class DyingComm(DurableComm):
+    def begin(self):
+        die("accepted")
+        super().begin()
+def dask_setup(scheduler):
+    durable_comm.DurableComm = DyingComm
+    die("started")
 """
 
 
-def test_process_that_is_killed_before_it_is_ready_is_replaced(
+def test_process_that_dies_early_is_replaced(
     start_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     preload = tmp_path / "dies_once.py"
     preload.write_text(DIES_ONCE)
+    (tmp_path / "started").touch()
     options = ["--durable", str(tmp_path / "log"), "--preload", str(preload)]
-    cluster = start_cluster(options=options, config=IMPORTABLE)
+    cluster = start_cluster(options=options, config={**IMPORTABLE, "PACELINE_CHECK_MESSAGES": ""})
+    (tmp_path / "accepted").touch()
     with Client(cluster.address, set_as_default=False) as client:
         assert client.submit(abs, -1).result(timeout=60) == 1
-        assert client.scheduler_info()["restarts"] == 1
+        assert client.scheduler_info()["restarts"] == 2
 
 
 def leave_orphan() -> None:

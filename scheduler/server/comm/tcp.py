@@ -173,11 +173,16 @@ class TcpBackend:
 
     async def accept(self, transport: Transport, sock: socket.socket) -> None:
         """Open a comm on an accepted socket."""
-        comm = self.new_comm(transport)
+        await self.open(self.new_comm(transport), sock)
+
+    async def open(self, comm: TcpComm, sock: socket.socket) -> bool:
+        """Connect a comm to its socket. Return False if the peer has closed it."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: comm, sock)
-        except OSError:  # closed by the peer
+        except OSError:
             sock.close()
+            return False
+        return True
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         _, comm = await asyncio.get_running_loop().create_connection(

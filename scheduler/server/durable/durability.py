@@ -11,8 +11,8 @@ import pickle
 import socket
 import time
 import warnings
-from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.server.peers.connections import Connections
@@ -172,10 +172,13 @@ class Durability:
         if past.shuffles and self.recorder.shuffles is not None:
             self.recorder.shuffles.restore(pickle.loads(past.shuffles))
         ended = [self._adopt(server, past, known) for known in self._ended_streams(past)]
-        adopted = []
+        adopted: list[tuple[Adoption, socket.socket]] = []
+        accepted: list[Coroutine[Any, Any, None]] = []
         for number, sock in self._sockets.items():
             known = past.connections.get(number)
-            if known is None or known.is_closed:
+            if known is None and _counters(sock) == Transferred(0, 0):
+                accepted.append(self.backend.accept(server.transport, sock, number))
+            elif known is None or known.is_closed:
                 self._discard(number, sock)
             else:
                 adopted.append((self._adopt(server, past, known), sock))
@@ -186,7 +189,7 @@ class Durability:
         self.recorder.commit()
         driver.resume()
         # concurrently, because each connected peer sends messages that keep the event loop busy
-        await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted))
+        await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted), *accepted)
         for instruction in unfinished_instructions(server.state):
             driver.instructions[type(instruction)](instruction)
         self.restart_seconds = time.time() - self._keeper.kept.deaths.last[-1].time

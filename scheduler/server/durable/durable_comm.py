@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.scheduler.server.comm.sockets import bind_sockets
@@ -68,7 +68,6 @@ class DurableComm(TcpComm):
 
     def begin(self) -> None:
         if self._past is None:
-            self.number = self._keeper.keep(self._transport.get_extra_info("socket"))
             self._recorder.opened(self.number, self.facts)
             super().begin()
             return
@@ -157,5 +156,17 @@ class DurableBackend(TcpBackend):
         self._keeper.listen(name, sockets)
         return sockets
 
-    def new_comm(self, transport: Transport) -> DurableComm:
-        return DurableComm(transport, self._recorder, self._keeper)
+    def accept(
+        self, transport: Transport, sock: socket.socket, number: int = 0
+    ) -> Coroutine[Any, Any, None]:
+        """Let the keeper hold an accepted socket at once, and open a comm on it.
+
+        A socket with a `number` is held already.
+        """
+        comm = DurableComm(transport, self._recorder, self._keeper)
+        comm.number = number or self._keeper.keep(sock)
+        return self._open_kept(comm, sock)
+
+    async def _open_kept(self, comm: DurableComm, sock: socket.socket) -> None:
+        if not await self.open(comm, sock):
+            self._keeper.release(comm.number)
