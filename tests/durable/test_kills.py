@@ -17,6 +17,7 @@ import psutil
 import pytest
 from distributed import Client, Event, get_task_metadata, get_task_stream, get_worker
 from distributed.diagnostics import MemorySampler
+from distributed.diagnostics.progressbar import TextProgressBar
 from paceline.scheduler.server.durable.preconditions import DurableError, make_folder
 from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
 
@@ -81,6 +82,24 @@ def test_work_goes_on(name: str, start_durable: StartDurable, tmp_path: Path) ->
         assert sorted(client.scheduler_info()["workers"]) == before
         assert client.submit(inc, 1).result(timeout=30) == 2
         assert client.status == "running"
+
+
+def wait_for_event(name: str) -> None:
+    Event(name).wait()
+
+
+def test_progress_bars_go_on(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    with Client(cluster.address, set_as_default=False) as client:
+        future = client.submit(wait_for_event, "end")
+        timers = [
+            threading.Timer(0.5, kill, [tmp_path]),
+            threading.Timer(2, Event("end", client=client).set),
+        ]
+        for timer in timers:
+            timer.start()
+        bar = TextProgressBar([future], scheduler=cluster.address, interval="20ms")
+        assert (bar.status, client.scheduler_info()["restarts"]) == ("finished", 1)
 
 
 def test_standby_continues(start_durable: StartDurable, tmp_path: Path) -> None:

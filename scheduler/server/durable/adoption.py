@@ -25,7 +25,7 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Requests that are not handled again if they were under way: their connections are closed, so that
 #: the peers see an error at once.
-NOT_REPEATED = frozenset({m.RunFunction, m.Broadcast, m.Feed})
+NOT_REPEATED = frozenset({m.RunFunction, m.Broadcast})
 
 
 class Adoption:
@@ -127,6 +127,8 @@ class Adoption:
         elif connection.has_replied and type(message) is m.RegisterNanny:
             started = nanny_started(self._server, message.address, self.peer)
             handler.wait_for(event, self._server.loop.create_task(started))
+        elif type(message) is m.Feed:
+            return False  # its peer reads any number of replies
         elif connection.has_replied or type(message) in NOT_REPEATED:
             self.comm.abort(f"the request {message!r:.50} cannot be repeated")
         else:
