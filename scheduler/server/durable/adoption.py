@@ -70,6 +70,8 @@ class Adoption:
     def begin(self) -> None:
         """Send what was not sent, and handle what was not handled."""
         connection = self._connection
+        if not connection.written:
+            self.comm.write(connection.connection.start())
         if self._fault:
             logger.warning("Closing the connection to %s: %s", self.peer.address, self._fault)
             if self._stream is not None:
@@ -83,8 +85,6 @@ class Adoption:
             )
         elif connection.requests:
             self._continue_requests(connection)
-        elif not connection.written:
-            self.comm.write(connection.start)
 
     def _end_stream(self, connection: PastConnection) -> None:
         """Handle the last messages of a stream that has ended, and remove its peer."""
