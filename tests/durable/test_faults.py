@@ -117,38 +117,48 @@ def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Pat
     assert "Traceback" not in log
 
 
-#: A preload of a scheduler that dies once, at its start or when it has accepted a connection.
-DIES_ONCE = """
+#: A preload of a scheduler that fails at these moments, in this order, once at each.
+FAILS_EARLY = """
 import os, pathlib, signal
-from paceline.scheduler.server.durable import durable_comm
+from paceline.scheduler.server.durable import durability, durable_comm
 from paceline.scheduler.server.durable.durable_comm import DurableComm
-def die(moment):
+def fail(moment):
     order = pathlib.Path(__file__).with_name(moment)
     if order.exists():
         order.unlink()
+        if moment == "continued":
+            raise OSError(moment)
         os.kill(os.getpid(), signal.SIGKILL)
-class DyingComm(DurableComm):
+class FailingComm(DurableComm):
     def begin(self):
-        die("accepted")
+        fail("accepted")
         super().begin()
+    def collect(self, frames):
+        fail("opened" if self._transport else "continued")
+        super().collect(frames)
 def dask_setup(scheduler):
-    durable_comm.DurableComm = DyingComm
-    die("started")
+    durability.DurableComm = durable_comm.DurableComm = FailingComm
+    fail("started")
 """
 
 
-def test_process_that_dies_early_is_replaced(
+def test_process_that_fails_early_is_replaced(
     start_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    preload = tmp_path / "dies_once.py"
-    preload.write_text(DIES_ONCE)
+    preload = tmp_path / "fails_early.py"
+    preload.write_text(FAILS_EARLY)
     (tmp_path / "started").touch()
-    options = ["--durable", str(tmp_path / "log"), "--preload", str(preload)]
-    cluster = start_cluster(options=options, config={**IMPORTABLE, "PACELINE_CHECK_MESSAGES": ""})
-    (tmp_path / "accepted").touch()
+    cluster = start_cluster(
+        nannies=(False,),
+        options=["--durable", str(tmp_path / "log"), "--preload", str(preload)],
+        config={**IMPORTABLE, "PACELINE_CHECK_MESSAGES": ""},
+    )
+    for moment in ("accepted", "opened", "continued"):
+        (tmp_path / moment).touch()
     with Client(cluster.address, set_as_default=False) as client:
         assert client.submit(abs, -1).result(timeout=60) == 1
-        assert client.scheduler_info()["restarts"] == 2
+        assert client.scheduler_info()["restarts"] == 4
+    assert "ended with 1; starting another one" in cluster.processes[0].output()
 
 
 def leave_orphan() -> None:

@@ -45,8 +45,8 @@ class PastConnection:
 
     Attributes:
         counters: bytes that were read from its socket and written to it, as the kernel counts.
-        start: our handshake, which was sent unless ``written`` is 0.
-        read, written: bytes that were read and written, as the log counts.
+        read, written: bytes that were read and written, as the log counts. The first output is our
+            handshake.
         fault: why the connection cannot be continued, or "".
         is_admitted: its handshake was accepted.
         is_closed: it was closed; messages that were read before may wait.
@@ -68,7 +68,6 @@ class PastConnection:
     counters: Transferred
     connection: Connection
     reader: FrameReader = field(default_factory=lambda: FrameReader(first=HANDSHAKE_LIMITS))
-    start: Frames = field(default_factory=list)
     read: int = 0
     written: int = 0
     fault: str = ""
@@ -190,6 +189,8 @@ class PastConnection:
         self.has_replied = True
 
     def _wrote_messages(self, n_messages: int) -> None:
+        if n_messages - self.n_written > len(self.unwritten):
+            raise RecoveryError(f"connection {self.number} has fewer messages than were written")
         while self.n_written < n_messages:
             self.unwritten.popleft()
             self.n_written += 1
