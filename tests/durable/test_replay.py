@@ -218,7 +218,6 @@ async def test_invalid_request_that_waits_closes_its_connection(
     server = scheduler.server
     assert server.durability is not None
     connection = Connections(None).accepted()
-    connection.start()
     connection.receive_frames(Connections(None).outgoing().start())
     past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
     request = {"op": "register-client", "client": "c", "reply": False, "versions": {}}
