@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -34,6 +35,7 @@ from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.peer import HandshakeHandler
+from paceline.scheduler.server.requests import plugins
 from paceline.scheduler.server.requests.restart import restart
 from paceline.scheduler.server.server import Server
 from paceline.workers_compat.security.shared_secret import Secret
@@ -269,3 +271,45 @@ async def test_output_that_the_socket_has_not_accepted_is_captured(scheduler: Sc
 def _phases(scheduler: Scheduler) -> list[str]:
     comms: set[Any] = scheduler.server.transport.comms
     return [comm.events.connection.phase for comm in comms]
+
+
+@pytest.mark.parametrize("kind", ["worker", "nanny"])
+async def test_plugins_are_recorded_once_all_peers_have_them(
+    kind: str, scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, received = asyncio.Event(), asyncio.Event()
+
+    async def broadcast(*_: Any, **options: Any) -> dict[str, Any]:
+        sent.set()
+        await received.wait()
+        raise OSError("one of them has ended")
+
+    monkeypatch.setattr(plugins, "broadcast", broadcast)
+    register = getattr(plugins, f"register_{kind}_plugin")
+    server = scheduler.server
+    for name in ("kept", "removed"):
+        sent.clear()
+        received.clear()
+        adding = asyncio.ensure_future(register(server, b"pickle", name, idempotent=True))
+        await sent.wait()
+        commit(scheduler)
+        assert (kind, name) not in replayed(scheduler, tmp_path).plugins
+        if name == "removed":
+            del getattr(server.request_state, f"{kind}_plugins")[name]
+        received.set()
+        with pytest.raises(OSError, match="has ended"):
+            await adding
+    commit(scheduler)
+    assert replayed(scheduler, tmp_path).plugins == {(kind, "kept"): b"pickle"}
+
+
+async def test_plugins_wait_for_nannies_that_are_continued(scheduler: Scheduler) -> None:
+    server = scheduler.server
+    reported = asyncio.Event()
+    nanny: Any = SimpleNamespace(read=reported.wait)
+    adding = asyncio.ensure_future(plugins.register_nanny_plugin(server, b"pickle", "name"))
+    waiting = asyncio.ensure_future(plugins.nanny_started(server, "tcp://127.0.0.1:1", nanny))
+    await asyncio.sleep(0.05)
+    assert not adding.done()
+    reported.set()
+    await asyncio.gather(waiting, adding)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from paceline.protocol import messages as m
@@ -35,9 +36,8 @@ async def register_worker_plugin(
     plugins = server.request_state.worker_plugins
     if name in plugins and idempotent:
         return {}
-    plugins[name] = plugin
-    server.recorder.plugin("worker", name, plugin)
-    return await broadcast(server, m.PluginAdd(plugin=plugin, name=name))
+    with _adding(server, "worker", plugins, name, plugin):
+        return await broadcast(server, m.PluginAdd(plugin=plugin, name=name))
 
 
 async def register_nanny_plugin(
@@ -48,13 +48,28 @@ async def register_nanny_plugin(
     state = server.request_state
     if name in state.nanny_plugins and idempotent:
         return {}
-    state.nanny_plugins[name] = plugin
-    server.recorder.plugin("nanny", name, plugin)
-    async with state.nannies_changed:
-        if state.starting_nannies:
-            logger.info("Waiting for Nannies to start %s", state.starting_nannies)
-        await state.nannies_changed.wait_for(lambda: not state.starting_nannies)
-    return await broadcast(server, m.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
+    with _adding(server, "nanny", state.nanny_plugins, name, plugin):
+        async with state.nannies_changed:
+            if state.starting_nannies:
+                logger.info("Waiting for Nannies to start %s", state.starting_nannies)
+            await state.nannies_changed.wait_for(lambda: not state.starting_nannies)
+        return await broadcast(server, m.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
+
+
+@contextlib.contextmanager
+def _adding(
+    server: ServerApi, kind: str, plugins: dict[str, bytes], name: str, plugin: bytes
+) -> Iterator[None]:
+    """Add a plugin for new peers, and record it once the present ones have it.
+
+    Until then a successor repeats the request, which must not find an idempotent plugin.
+    """
+    plugins[name] = plugin
+    try:
+        yield
+    finally:
+        if plugins.get(name) is plugin:
+            server.recorder.plugin(kind, name, plugin)
 
 
 async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
@@ -84,10 +99,14 @@ async def handle_register_nanny(server: ServerApi, request: m.RegisterNanny, pee
     return await nanny_started(server, address, peer)
 
 
-async def nanny_started(server: ServerApi, address: str, peer: Peer) -> NoReply:
-    """Wait until the worker of a nanny is up or has failed."""
+def nanny_started(server: ServerApi, address: str, peer: Peer) -> Coroutine[Any, Any, NoReply]:
+    """Note that a nanny starts. Return a coroutine that waits for its worker to start or fail."""
+    server.request_state.starting_nannies.add(address)
+    return _wait_for_nanny(server, address, peer)
+
+
+async def _wait_for_nanny(server: ServerApi, address: str, peer: Peer) -> NoReply:
     state = server.request_state
-    state.starting_nannies.add(address)
     try:
         await peer.read()
     except OSError as error:
