@@ -75,6 +75,8 @@ class ClientStreamPort(StreamPort, Protocol):
 
     def drop_graphs(self) -> None: ...
 
+    def hold_until_read(self, reply: asyncio.Future[Any]) -> None: ...
+
 
 class Driver:
     """Feeds the core and sends its output.

@@ -14,7 +14,7 @@ import pytest
 from dask._expr import LLGExpr
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
-from paceline.scheduler.server.peers import slow_peers
+from paceline.scheduler.server.peers import client_stream, slow_peers
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, UnreadTimer
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -248,3 +248,33 @@ async def test_timer_of_unread_data_restarts_when_the_peer_reads() -> None:
     timer.stop()
     await asyncio.sleep(0.01)
     assert expired == [0.001]
+
+
+async def test_messages_to_a_client_wait_until_it_has_read_a_reply(scheduler: Scheduler) -> None:
+    peer = await client(scheduler, "c")
+    stream: Any = scheduler.server.driver.client_streams["c"]
+    replies = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    for reply in replies:
+        stream.hold_until_read(reply)
+        stream.send([m.KeyInMemory(key="k", type="str")])
+    replies[0].set_result(None)
+    await asyncio.sleep(3 * client_stream.READ_SECONDS)
+    assert len(stream._buffer) == 1
+    replies[1].set_result(None)
+    (message,) = await peer.messages()
+    assert message.key == "k"
+    stream.send([m.KeyInMemory(key="k", type="int")])
+    assert not stream._buffer
+
+
+async def test_results_wait_until_the_client_has_read_which_tasks_are_retried(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_stream, "READ_SECONDS", 1.0)
+    peer = await client(scheduler, "c")
+    requester = await Peer.connect(scheduler)
+    stream: Any = scheduler.server.driver.client_streams["c"]
+    assert await requester.request({"op": "retry", "keys": ["k"], "client": "c"}) == ()
+    stream.send([m.KeyInMemory(key="k", type="str")])
+    assert len(stream._buffer) == 1
+    assert [message.key for message in await peer.messages()] == ["k"]

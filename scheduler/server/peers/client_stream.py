@@ -7,6 +7,7 @@ several graphs of a client may be compiled at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: Time after which a client has read a reply, seconds.
+READ_SECONDS = 0.02
 #: Messages of a client that wait behind its graphs, and these graphs. Beyond this number the client
 #: is not read.
 WAITING_MESSAGES_MAX = 10_000
@@ -85,6 +88,13 @@ class ClientStream(Stream):
         self._n_waiting = 0
         self._ends_after_graphs = False
         self._driver.client_streams[name] = self
+
+    def hold_until_read(self, reply: asyncio.Future[Any]) -> None:
+        """Send nothing more until the client has read `reply`, which another connection carries."""
+        peer = self.peer
+        peer.hold()
+        loop = peer.server.loop
+        reply.add_done_callback(lambda _: loop.call_later(READ_SECONDS, peer.release))
 
     # order around graphs
 

@@ -91,6 +91,7 @@ class Peer:
         self.write_paused = False
         self.n_read = 0
         self._resumes_soon = False
+        self._n_holds = 0
         self._pauses: set[str] = set()
         self._wake = asyncio.Event()
         self.handler: EventHandler = EventHandler()
@@ -137,7 +138,18 @@ class Peer:
     @property
     def can_write(self) -> bool:
         """Return whether more may be written now; if not, call ``resume_soon``."""
-        return not self.write_paused and self.comm.unwritten_nbytes <= WRITE_HIGH_WATER_NBYTES
+        if self.write_paused or self._n_holds:
+            return False
+        return self.comm.unwritten_nbytes <= WRITE_HIGH_WATER_NBYTES
+
+    def hold(self) -> None:
+        """Let messages of a stream wait in its buffer until ``release``."""
+        self._n_holds += 1
+
+    def release(self) -> None:
+        """End a ``hold``."""
+        self._n_holds -= 1
+        self.resume_soon()
 
     def resume_soon(self) -> None:
         """Call ``handler.resumed`` once the socket has accepted what was written."""
@@ -149,7 +161,7 @@ class Peer:
         # Collected frames were given to the socket. If it did not accept them all, `resumed` is
         # called later.
         self._resumes_soon = False
-        if not self.write_paused:
+        if not self.write_paused and not self._n_holds:
             self.resumed()
 
     def pause_reading(self, reason: str) -> None:

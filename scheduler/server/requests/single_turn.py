@@ -54,9 +54,17 @@ def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> di
 
 
 def handle_retry(server: ServerApi, request: m.Retry, peer: Peer) -> Any:
-    """Run erred tasks again. Return the keys of the tasks that were released for it."""
+    """Run erred tasks again. Return the keys of the tasks that were released for it.
+
+    The client sets their futures to pending when it reads the reply, even if it has read before
+    that they are done: it would wait for ever.
+    """
     client = request.client or ""
-    return server.request(stimuli.RetryKeys(request.keys, client), client)
+    reply = server.request(stimuli.RetryKeys(request.keys, client), client)
+    stream = server.driver.client_streams.get(client)
+    if stream is not None:
+        stream.hold_until_read(reply)
+    return reply
 
 
 def handle_set_resources(server: ServerApi, request: m.SetResources, peer: Peer) -> str:
