@@ -228,6 +228,34 @@ async def test_invalid_request_that_waits_closes_its_connection(
     assert comm._closing
 
 
+@pytest.mark.parametrize(
+    ("request_", "is_repeated"),
+    [
+        ({"op": "broadcast", "msg": {"op": "versions"}}, True),
+        ({"op": "broadcast", "msg": {"op": "run", "function": b""}}, False),
+        ({"op": "proxy", "msg": {"op": "get_logs"}, "worker": "tcp://127.0.0.1:1"}, True),
+        ({"op": "proxy", "msg": {"op": "run"}, "worker": "tcp://127.0.0.1:1"}, False),
+        ({"op": "run_function", "function": b""}, False),
+        ({"op": "feed", "function": b""}, True),
+        ({"op": "ncores"}, True),
+    ],
+)
+async def test_requests_that_may_have_effects_are_not_repeated(
+    request_: dict[str, Any], is_repeated: bool, scheduler: Scheduler
+) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    connection = Connections(None).accepted()
+    connection.receive_frames(Connections(None).outgoing().start())
+    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    past.requests.append(list(connection.codec.encode(request_)))
+    keeper = server.durability._keeper
+    comm = DurableComm(server.transport, server.durability.recorder, keeper, past)
+    Adoption(server, Past(server.durability.start, server.core), past, comm).begin()
+    assert comm._closing is not is_repeated
+    comm.abort("the test has ended")
+
+
 async def test_replaced_handler_of_the_core_is_replayed(
     scheduler: Scheduler, tmp_path: Path
 ) -> None:

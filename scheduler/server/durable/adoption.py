@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Requests that are not handled again if they were under way: their connections are closed, so that
-#: the peers see an error at once.
-NOT_REPEATED = frozenset({m.RunFunction, m.Broadcast})
+#: Ops that workers and nannies answer from what they know. Others may have effects.
+READING_OPS = frozenset({"get_logs", "get_story", "identity", "ping", "versions"})
 
 
 class Adoption:
@@ -129,8 +128,18 @@ class Adoption:
             handler.wait_for(event, self._server.loop.create_task(started))
         elif type(message) is m.Feed:
             return False  # its peer reads any number of replies
-        elif connection.has_replied or type(message) in NOT_REPEATED:
+        elif connection.has_replied or not _is_repeatable(message):
             self.comm.abort(f"the request {message!r:.50} cannot be repeated")
         else:
             return False
         return True
+
+
+def _is_repeatable(message: Any) -> bool:
+    """Return whether a request that was under way is handled again.
+
+    The connection of another one is closed, so that its peer sees an error at once.
+    """
+    if isinstance(message, m.Broadcast | m.Proxy):
+        return message.msg.get("op") in READING_OPS
+    return type(message) is not m.RunFunction
