@@ -11,7 +11,7 @@ import asyncio
 import builtins
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.extension import ExtensionErrorReply
@@ -22,10 +22,11 @@ from paceline.scheduler.server.runtime.clock import SteadyClock
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
-    from paceline.protocol.messages import Message
     from paceline.scheduler.core.turn_observer import TurnObserver
     from paceline.scheduler.server.durable.replay import Past
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+
+    from .driver_ports import ClientStreamPort, CorePort, StreamPort
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -43,39 +44,6 @@ SHARE_MIN_MESSAGES = 16
 
 #: Creates a NamedTuple without a Python call.
 _new_tuple = tuple.__new__
-
-
-class CorePort(Protocol):
-    """The scheduler core: ``SchedulerCore``."""
-
-    @property
-    def state(self) -> Any: ...
-
-    def handle(self, stimulus: Stimulus, now: float, outbox: Outbox) -> Any: ...
-
-
-class StreamPort(Protocol):
-    """The stream of a worker or client: ``peers.streams.Stream``."""
-
-    def send(self, messages: list[Message]) -> None: ...
-
-    def close_when_written(self) -> None: ...
-
-    @property
-    def number(self) -> int: ...
-
-    def handle_deferred(self, count: int) -> bool: ...
-
-
-class ClientStreamPort(StreamPort, Protocol):
-    """The stream of a client: ``peers.client_stream.ClientStream``."""
-
-    @property
-    def n_graphs(self) -> int: ...
-
-    def drop_graphs(self) -> None: ...
-
-    def hold_until_read(self, reply: asyncio.Future[Any]) -> None: ...
 
 
 class Driver:
