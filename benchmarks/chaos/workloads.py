@@ -15,7 +15,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from distributed import Client, Event, Lock, Queue, Semaphore, Variable, as_completed
+from distributed import Client, Event, Lock, Queue, Semaphore, Variable, as_completed, wait
 
 Workload = Callable[[Client, Path, random.Random], list[str]]
 
@@ -166,6 +166,40 @@ def scattered(client: Client, folder: Path, choice: random.Random) -> list[str]:
     return [] if found == set(range(10)) else [f"scattered values are {found}"]
 
 
+def fail_once(path: str) -> int:
+    """Fail in the first of two runs."""
+    target = Path(path)
+    if not target.exists():
+        target.touch()
+        raise ValueError("the first run")
+    return 1
+
+
+def requests(client: Client, folder: Path, choice: random.Random) -> list[str]:
+    """Send requests of many kinds, also with a new client."""
+    name = uuid.uuid4().hex
+    future = client.submit(lambda x: x + 1, 1, pure=False)
+    wait(future)
+    client.replicate(future, n=2)
+    client.set_metadata([name], 1)
+    client.log_event(name, 1)
+    failed = client.submit(fail_once, str(folder / name), pure=False)
+    error = failed.exception(timeout=60)
+    failed.retry()
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        is_right = {
+            "who_has": len(client.who_has([future])[future.key]) > 0,
+            "metadata": other.get_metadata([name]) == 1,
+            "events": [event for _, event in other.get_events(name)] == [1],
+            "a gather": client.gather(future, direct=False) == 2,
+            "a story": len(client.story(future.key)) > 0,
+            "versions": "workers" in client.get_versions(),
+            "a retry": isinstance(error, ValueError) and failed.result(timeout=60) == 1,
+            "a new client": other.submit(abs, -1, pure=False).result(timeout=60) == 1,
+        }
+    return [f"{what} is wrong" for what, right in is_right.items() if not right]
+
+
 WORKLOADS: dict[str, Workload] = {
     each.__name__: each
     for each in (
@@ -178,6 +212,7 @@ WORKLOADS: dict[str, Workload] = {
         queues,
         coordination,
         scattered,
+        requests,
     )
 }
 

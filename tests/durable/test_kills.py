@@ -58,7 +58,9 @@ def get_address() -> str:
     return get_worker().address
 
 
-@pytest.mark.parametrize("name", ["futures", "shuffle", "queues", "locks", "coordination"])
+@pytest.mark.parametrize(
+    "name", ["futures", "shuffle", "queues", "locks", "coordination", "requests"]
+)
 def test_work_goes_on(name: str, start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable(nanny=name == "futures")
     ended = threading.Event()
