@@ -1,4 +1,4 @@
-"""What the driver calls: the core, and the streams of peers."""
+"""Ports of the driver: protocols for the core and for the streams of peers."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ class ClientStreamPort(StreamPort, Protocol):
 
     def drop_graphs(self) -> None: ...
 
-    def hold_until_read(self, reply: asyncio.Future[Any]) -> None: ...
+    def pause_until_read(self, reply: asyncio.Future[Any]) -> None: ...

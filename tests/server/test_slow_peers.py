@@ -255,7 +255,7 @@ async def test_messages_to_a_client_wait_until_it_has_read_a_reply(scheduler: Sc
     stream: Any = scheduler.server.driver.client_streams["c"]
     replies = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for reply in replies:
-        stream.hold_until_read(reply)
+        stream.pause_until_read(reply)
         stream.send([m.KeyInMemory(key="k", type="str")])
     replies[0].set_result(None)
     await asyncio.sleep(3 * client_stream.READ_SECONDS)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Time after which a client has read a reply, seconds.
+#: Time that a client is given to read a reply before it receives further messages, seconds.
 READ_SECONDS = 0.02
 #: Messages of a client that wait behind its graphs, and these graphs. Beyond this number the client
 #: is not read.
@@ -89,12 +89,12 @@ class ClientStream(Stream):
         self._ends_after_graphs = False
         self._driver.client_streams[name] = self
 
-    def hold_until_read(self, reply: asyncio.Future[Any]) -> None:
-        """Send nothing more until the client has read `reply`, which another connection carries."""
+    def pause_until_read(self, reply: asyncio.Future[Any]) -> None:
+        """Buffer messages until ``READ_SECONDS`` after `reply`, sent on another connection."""
         peer = self.peer
-        peer.hold()
+        peer.pause_writing()
         loop = peer.server.loop
-        reply.add_done_callback(lambda _: loop.call_later(READ_SECONDS, peer.release))
+        reply.add_done_callback(lambda _: loop.call_later(READ_SECONDS, peer.resume_writing))
 
     # order around graphs
 

@@ -91,7 +91,7 @@ class Peer:
         self.write_paused = False
         self.n_read = 0
         self._resumes_soon = False
-        self._n_holds = 0
+        self._n_write_pauses = 0
         self._pauses: set[str] = set()
         self._wake = asyncio.Event()
         self.handler: EventHandler = EventHandler()
@@ -138,17 +138,17 @@ class Peer:
     @property
     def can_write(self) -> bool:
         """Return whether more may be written now; if not, call ``resume_soon``."""
-        if self.write_paused or self._n_holds:
+        if self.write_paused or self._n_write_pauses:
             return False
         return self.comm.unwritten_nbytes <= WRITE_HIGH_WATER_NBYTES
 
-    def hold(self) -> None:
-        """Let messages of a stream wait in its buffer until ``release``."""
-        self._n_holds += 1
+    def pause_writing(self) -> None:
+        """Refuse writes until ``resume_writing``. Streams buffer their messages meanwhile."""
+        self._n_write_pauses += 1
 
-    def release(self) -> None:
-        """End a ``hold``."""
-        self._n_holds -= 1
+    def resume_writing(self) -> None:
+        """End one pause, and resume the handler if it was the last one."""
+        self._n_write_pauses -= 1
         self.resume_soon()
 
     def resume_soon(self) -> None:
@@ -161,7 +161,7 @@ class Peer:
         # Collected frames were given to the socket. If it did not accept them all, `resumed` is
         # called later.
         self._resumes_soon = False
-        if not self.write_paused and not self._n_holds:
+        if not self.write_paused and not self._n_write_pauses:
             self.resumed()
 
     def pause_reading(self, reason: str) -> None:

@@ -56,14 +56,14 @@ def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> di
 def handle_retry(server: ServerApi, request: m.Retry, peer: Peer) -> Any:
     """Run erred tasks again. Return the keys of the tasks that were released for it.
 
-    The client sets their futures to pending when it reads the reply, even if it has read before
-    that they are done: it would wait for ever.
+    The client sets their futures to pending when it reads the reply. If it read a new result
+    before, its future would stay pending, so its stream is paused.
     """
     client = request.client or ""
     reply = server.request(stimuli.RetryKeys(request.keys, client), client)
     stream = server.driver.client_streams.get(client)
     if stream is not None:
-        stream.hold_until_read(reply)
+        stream.pause_until_read(reply)
     return reply
 
 
