@@ -23,9 +23,7 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.transport import PeerFacts
-from paceline.scheduler.server.durable.adoption import Adoption
 from paceline.scheduler.server.durable.counters import transferred
-from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
 from paceline.scheduler.server.durable.log import Log
@@ -42,7 +40,7 @@ from paceline.workers_compat.security.shared_secret import Secret
 
 from tests.support.fake_peers import Peer, client, until, worker
 
-from .test_replay import replayed, scheduler
+from .test_replay import adopt, replayed, scheduler
 
 __all__ = ["scheduler"]
 
@@ -115,9 +113,7 @@ async def test_connection_of_a_removed_worker_is_closed(scheduler: Scheduler) ->
     await until(lambda: not server.driver.worker_streams)
     past = capture(server, server.durability.start)
     known = past.connections[number]
-    durability = server.durability
-    comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
-    Adoption(server, past, known, comm).begin()
+    comm = adopt(scheduler, known, past)
     assert comm._reason == "its peer was removed"
     peer.writer.close()
 
@@ -135,13 +131,10 @@ async def test_connection_with_a_wrong_secret_is_not_continued(
     for record in Log(tmp_path):
         if record.kind != CLOSED:  # as if the process had died before
             replay.record(record)
-    durability = server.durability
-    assert durability is not None
     reasons = []
     for known in replay.past.connections.values():
         assert known.connection.phase == "rpc"
-        comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
-        Adoption(server, replay.past, known, comm).begin()
+        comm = adopt(scheduler, known, replay.past)
         reasons.append(comm._reason)
     assert reasons == ["", "the scheduler process died before it had checked its handshake"]
     for peer in (admitted, refused):

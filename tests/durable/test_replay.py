@@ -56,6 +56,23 @@ async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
             yield scheduler
 
 
+def connected() -> PastConnection:
+    """Return a connection whose peer has sent its handshake."""
+    connection = Connections(None).accepted()
+    connection.receive_frames(Connections(None).outgoing().start())
+    return PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+
+
+def adopt(scheduler: Scheduler, known: PastConnection, past: Past | None = None) -> DurableComm:
+    """Begin to continue the connection `known` of `past`. Return its comm."""
+    server = scheduler.server
+    durability = server.durability
+    assert durability is not None
+    comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
+    Adoption(server, past or Past(durability.start, server.core), known, comm).begin()
+    return comm
+
+
 def replayed(
     scheduler: Scheduler, folder: Path, past: Past | None = None, n_before: int = 0
 ) -> Past:
@@ -215,17 +232,10 @@ async def test_invalid_message_behind_a_registration_is_replayed(
 async def test_invalid_request_that_waits_closes_its_connection(
     n_valid: int, scheduler: Scheduler
 ) -> None:
-    server = scheduler.server
-    assert server.durability is not None
-    connection = Connections(None).accepted()
-    connection.receive_frames(Connections(None).outgoing().start())
-    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    known = connected()
     request = {"op": "register-client", "client": "c", "reply": False, "versions": {}}
-    past.requests += [list(connection.codec.encode(request))] * n_valid + [[INVALID]]
-    keeper = server.durability._keeper
-    comm = DurableComm(server.transport, server.durability.recorder, keeper, past)
-    Adoption(server, Past(server.durability.start, server.core), past, comm).begin()
-    assert comm._closing
+    known.requests += [list(known.connection.codec.encode(request))] * n_valid + [[INVALID]]
+    assert adopt(scheduler, known)._closing
 
 
 @pytest.mark.parametrize(
@@ -243,15 +253,9 @@ async def test_invalid_request_that_waits_closes_its_connection(
 async def test_requests_that_may_have_effects_are_not_repeated(
     request_: dict[str, Any], is_repeated: bool, scheduler: Scheduler
 ) -> None:
-    server = scheduler.server
-    assert server.durability is not None
-    connection = Connections(None).accepted()
-    connection.receive_frames(Connections(None).outgoing().start())
-    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
-    past.requests.append(list(connection.codec.encode(request_)))
-    keeper = server.durability._keeper
-    comm = DurableComm(server.transport, server.durability.recorder, keeper, past)
-    Adoption(server, Past(server.durability.start, server.core), past, comm).begin()
+    known = connected()
+    known.requests.append(list(known.connection.codec.encode(request_)))
+    comm = adopt(scheduler, known)
     assert comm._closing is not is_repeated
     comm.abort("the test has ended")
 
