@@ -192,7 +192,7 @@ def requests(client: Client, folder: Path, choice: random.Random) -> list[str]:
             "metadata": other.get_metadata([name]) == 1,
             "events": [event for _, event in other.get_events(name)] == [1],
             "a gather": client.gather(future, direct=False) == 2,
-            "a story": isinstance(client.story(future.key), list),  # of the last transitions
+            "a story": isinstance(client.story(future.key), list),  # empty if the logs are full
             "versions": "workers" in client.get_versions(),
             "a retry": isinstance(error, ValueError) and failed.result(timeout=60) == 1,
             "a new client": other.submit(abs, -1, pure=False).result(timeout=60) == 1,

@@ -275,9 +275,9 @@ class Scheduler:
             try:
                 await self._start()
             except BaseException as error:
+                # another process continues the connections of a successor
                 if self._keeper is None or not self._keeper.is_successor:
                     await self.close(reason=f"failure-to-start-{type(error)}")
-                # else another process is to continue the connections
                 self._phase = "failed"
                 raise
             self._phase = "running"

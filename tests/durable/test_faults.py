@@ -117,7 +117,7 @@ def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Pat
     assert "Traceback" not in log
 
 
-#: A preload of a scheduler that fails at these moments, in this order, once at each.
+#: A preload with which the scheduler process fails once at each of four moments.
 FAILS_EARLY = """
 import os, pathlib, signal
 from paceline.scheduler.server.durable import durability, durable_comm

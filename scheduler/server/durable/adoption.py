@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Ops that workers and nannies answer from what they know. Others may have effects.
-READING_OPS = frozenset({"get_logs", "get_story", "identity", "ping", "versions"})
+#: Ops of workers and nannies that have no effects. Others may have some.
+READ_ONLY_OPS = frozenset({"get_logs", "get_story", "identity", "ping", "versions"})
 
 
 class Adoption:
@@ -136,10 +136,10 @@ class Adoption:
 
 
 def _is_repeatable(message: Any) -> bool:
-    """Return whether a request that was under way is handled again.
+    """Return whether a request that was under way can be handled again without further effects.
 
-    The connection of another one is closed, so that its peer sees an error at once.
+    If not, its connection is closed, so that the peer receives an error at once.
     """
     if isinstance(message, m.Broadcast | m.Proxy):
-        return message.msg.get("op") in READING_OPS
+        return message.msg.get("op") in READ_ONLY_OPS
     return type(message) is not m.RunFunction

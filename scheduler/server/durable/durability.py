@@ -177,6 +177,7 @@ class Durability:
         for number, sock in self._sockets.items():
             known = past.connections.get(number)
             if known is None and _counters(sock) == Transferred(0, 0):
+                # it was accepted, but not opened
                 accepted.append(self.backend.accept(server.transport, sock, number))
             elif known is None or known.is_closed:
                 self._discard(number, sock)

@@ -156,14 +156,17 @@ class DurableBackend(TcpBackend):
         self._keeper.listen(name, sockets)
         return sockets
 
+    def new_comm(self, transport: Transport) -> DurableComm:
+        return DurableComm(transport, self._recorder, self._keeper)
+
     def accept(
         self, transport: Transport, sock: socket.socket, number: int = 0
     ) -> Coroutine[Any, Any, None]:
-        """Let the keeper hold an accepted socket at once, and open a comm on it.
+        """Let the keeper hold an accepted socket, and return a coroutine that opens a comm on it.
 
-        A socket with a `number` is held already.
+        The keeper holds a socket with a `number` already.
         """
-        comm = DurableComm(transport, self._recorder, self._keeper)
+        comm = self.new_comm(transport)
         comm.number = number or self._keeper.keep(sock)
         return self._open_kept(comm, sock)
 

@@ -356,19 +356,19 @@ class Keeper:
         upgrade = self._upgrade
         if code and upgrade is not None and upgrade.is_switching:
             how = self._switch(upgrade, how)
-        first = not self._kept.deaths.last and not self._was_ready and how not in REPLACED
-        is_ending = self._is_ending and how not in REPLACED  # its successor handles the signal
-        cannot_start = first and code > 0
+        is_replaced = how in REPLACED
+        cannot_start = code > 0 and not (self._kept.deaths.last or self._was_ready or is_replaced)
+        is_ending = self._is_ending and not is_replaced  # else its successor handles the signal
         if code == 0 or cannot_start or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
-        self._failed_starts += not self._was_ready and how not in REPLACED
+        self._failed_starts += not self._was_ready and not is_replaced
         if self._failed_starts >= STARTS_MAX:
             logger.error("The scheduler process %d %s, again before it was ready", self._pid, how)
             self.exit_code = 1
             return False
         progress = self._kept.progress
-        if how in REPLACED:  # it did not die of its input
+        if is_replaced:  # it did not die of its input
             progress.connection = progress.stimulus = 0
         else:
             logger.error("The scheduler process %d %s; starting another one", self._pid, how)

@@ -60,9 +60,9 @@ async def register_nanny_plugin(
 def _adding(
     server: ServerApi, kind: str, plugins: dict[str, bytes], name: str, plugin: bytes
 ) -> Iterator[None]:
-    """Add a plugin for new peers, and record it once the present ones have it.
+    """Store a plugin for new workers or nannies, and record it after the present ones have it.
 
-    Until then a successor repeats the request, which must not find an idempotent plugin.
+    Until then a successor repeats the request, which ignores an idempotent plugin that is recorded.
     """
     plugins[name] = plugin
     try:
@@ -100,7 +100,11 @@ async def handle_register_nanny(server: ServerApi, request: m.RegisterNanny, pee
 
 
 def nanny_started(server: ServerApi, address: str, peer: Peer) -> Coroutine[Any, Any, NoReply]:
-    """Note that a nanny starts. Return a coroutine that waits for its worker to start or fail."""
+    """Return a coroutine that waits until the worker of a nanny is up or has failed.
+
+    The nanny is among ``starting_nannies`` at once. A plugin whose registration a successor repeats
+    waits for it.
+    """
     server.request_state.starting_nannies.add(address)
     return _wait_for_nanny(server, address, peer)
 
