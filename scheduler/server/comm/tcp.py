@@ -113,7 +113,7 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
         """Pass data of `nbytes` to the event loop."""
         if len(buffers) > 1 and _writes_vectors(self._transport):
             self._transport.writelines(buffers)
-        else:  # writelines would join them
+        else:
             for buffer in buffers:
                 self._transport.write(buffer)
 
@@ -192,5 +192,8 @@ class TcpBackend:
 
 
 def _writes_vectors(transport: Any) -> bool:
-    """Return whether ``writelines`` passes the pieces to the kernel unjoined."""
-    return type(transport).__module__.startswith("uvloop") or sys.version_info >= (3, 12)
+    """Return whether ``writelines`` passes the pieces to the kernel unjoined, and pauses writing.
+
+    In asyncio, it joins them before Python 3.12, and never pauses before 3.13.2 (CVE-2024-12254).
+    """
+    return type(transport).__module__.startswith("uvloop") or sys.version_info >= (3, 13, 2)
