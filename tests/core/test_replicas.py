@@ -117,8 +117,8 @@ def test_scattered_data(duo: Env) -> None:
 
 def test_scattered_data_of_removed_workers(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["nobody"]}, {"d": 50}, client="alice"))
-    duo.expect()
-    assert duo.states("d") == ["released"]
+    duo.expect("alice: cancelled-keys d (lost data)")
+    assert not duo.state.tasks
 
 
 def test_data_under_an_invalid_key_is_ignored(duo: Env) -> None:

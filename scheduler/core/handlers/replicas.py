@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, has_prefix
+from paceline.scheduler.core.graphs.commit import is_lost
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.placed_data import become_data
@@ -117,14 +118,20 @@ def _is_needed_on(ts: TaskState, ws: WorkerState) -> bool:
 
 
 def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
-    """Register data that was put on workers by ``scatter`` or ``update_data``."""
+    """Register data that was put on workers by ``scatter`` or ``update_data``.
+
+    Keys that no present worker holds are reported to the client as cancelled.
+    """
     state = turn.state
     recs: Recs = {}
     placed_tasks: list[TaskState] = []
+    lost: dict[Key, None] = {}
     for key, addresses in placed.who_has.items():
         ws_list = [ws for ws in map(state.resolve_worker, addresses) if ws is not None]
         ts = state.tasks.get(key)
         if not ws_list:
+            if is_lost(ts):
+                lost[key] = None
             continue
         if ts is None:
             if not has_prefix(key):
@@ -136,7 +143,9 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
         report = m.KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
         turn.to_clients(ts.who_wants, report)
     if placed.client:
-        client_desires_keys(turn, list(placed.who_has), placed.client)
+        client_desires_keys(turn, [key for key in placed.who_has if key not in lost], placed.client)
+        if lost:
+            turn.to_client(placed.client, m.CancelledKeys(keys=list(lost), reason="lost data"))
     for ts in placed_tasks:
         # scattered data that no client wants stays, as in stock
         if ts.run_spec is not None and not is_wanted(ts):

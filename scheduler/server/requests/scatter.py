@@ -48,15 +48,20 @@ async def scatter(
     addresses = await _running_workers(server, workers, config.seconds(timeout))
     if not data:
         return []
-    plan = _round_robin(server, addresses, data)
-    put = await asyncio.gather(
-        *(_put(server, part, address, addresses) for address, part in plan.items())
-    )
     nbytes: dict[Key, int] = {}
     who_has: dict[Key, list[str]] = {}
-    for part, (address, sizes) in zip(plan.values(), put):
-        nbytes.update(sizes)
-        who_has.update((key, [address]) for key in part)
+    missing = data
+    while missing:
+        plan = _round_robin(server, addresses, missing)
+        put = await asyncio.gather(
+            *(_put(server, part, address, addresses) for address, part in plan.items())
+        )
+        for part, (address, sizes) in zip(plan.values(), put):
+            nbytes.update(sizes)
+            who_has.update((key, [address]) for key in part)
+        # a worker may leave while others receive their parts
+        workers = server.state.workers
+        missing = {key: data[key] for key, [a] in who_has.items() if a not in workers}
     await _place(server, who_has, nbytes, client)
     keys = list(data)
     if broadcast:

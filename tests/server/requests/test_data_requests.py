@@ -329,6 +329,16 @@ async def test_replicate_ends_if_a_worker_is_replaced(server: Any) -> None:
     assert server.holders("x") == {a}
 
 
+async def test_scatter_sends_what_a_worker_lost_meanwhile_to_another(server: Any) -> None:
+    def slow(request: Any) -> Any:
+        server.remove_worker(a)
+        return worker(request)
+
+    a, b = server.add_worker(1, worker), server.add_worker(2, slow)
+    await scatter(server, {"x": 1, "y": 2}, None, "c")
+    assert server.holders("x") == server.holders("y") == {b}
+
+
 async def test_many_keys_take_several_turns(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scatter_module, "PLACED_PER_TURN_MAX", 4)
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
