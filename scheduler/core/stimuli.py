@@ -398,7 +398,13 @@ class SetShare:
 
 @dataclass(slots=True)
 class IdleCheck:
-    """Check for idleness now."""
+    """Check for idleness now.
+
+    Attributes:
+        active: as in ``Tick``.
+    """
+
+    active: bool = False
 
 
 @dataclass(slots=True)
@@ -469,7 +475,14 @@ class Continue:
 
 @dataclass(slots=True)
 class Tick:
-    """Check the timeouts of the core (no-workers, idle, worker-ttl)."""
+    """Check the timeouts of the core (no-workers, idle, worker-ttl).
+
+    Attributes:
+        active: whether the scheduler is in use, although the core may be idle. See
+            ``Driver.is_active``.
+    """
+
+    active: bool = False
 
 
 @dataclass(slots=True)

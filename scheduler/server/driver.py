@@ -61,6 +61,7 @@ class Driver:
         last_request_id: number of the last request to the core.
         messages_left: number of stream messages that may still be handled in this wake-up. 0 after
             ``WAKE_UP_TRANSITIONS_MAX`` transitions.
+        last_activity: returns when Jupyter was used last, in seconds since the epoch.
         record_sinks: called with the records of a flush, if there are any.
         observers: called around turns, batches and flushes; see ``add_observer``.
     """
@@ -78,6 +79,7 @@ class Driver:
         self.clock = SteadyClock()
         self.worker_streams: dict[str, StreamPort] = {}
         self.client_streams: dict[str, ClientStreamPort] = {}
+        self.last_activity: Callable[[], float] = float
         self.record_sinks: list[Callable[[list[tuple[Any, ...]]], None]] = []
         self.n_stimuli = 0
         self.n_core_errors = 0
@@ -431,9 +433,19 @@ class Driver:
 
     def _on_tick(self) -> None:
         self._tick = self._loop.call_later(TICK_INTERVAL_SECONDS, self._on_tick)
-        self.feed(stimuli.Tick())
+        self.feed(stimuli.Tick(self.is_active()))
         if self._gc_policy is not None:
             self._gc_policy.on_tick(self._n_tasks_and_rows(), self.n_stimuli)
+
+    @property
+    def n_compiling(self) -> int:
+        """The number of graphs that are being compiled."""
+        return sum(stream.n_graphs for stream in self.client_streams.values())
+
+    def is_active(self) -> bool:
+        """Return whether graphs are being compiled, or Jupyter was used since the core is idle."""
+        idle_since = self.core.state.idle_since
+        return bool(self.n_compiling or (idle_since and self.last_activity() > idle_since))
 
     def _n_tasks_and_rows(self) -> int:
         """Return the number of tasks, and of rows of graphs that are being received or inserted."""

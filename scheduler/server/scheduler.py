@@ -368,7 +368,8 @@ class Scheduler:
         )
         self.services["dashboard"] = self._http
         if self.jupyter:
-            self._jupyter_server_application = serve_jupyter(self._http, self.close)
+            jupyter = self._jupyter_server_application = serve_jupyter(self._http, self.close)
+            server.driver.last_activity = lambda: jupyter.web_app.last_activity().timestamp()
         return self._http
 
     @property

@@ -182,3 +182,5 @@ def test_idle_requires_two_checks_in_a_row(duo: Env) -> None:
     for since in (False, True, True):
         duo.feed(IdleCheck())
         assert (duo.state.idle_since is not None) == since
+    duo.feed(IdleCheck(active=True))
+    assert duo.state.idle_since is None

@@ -149,6 +149,19 @@ def endless(key: str) -> m.UpdateGraph:
     return m.UpdateGraph(expr_ser=expr, keys=[key])
 
 
+async def test_a_scheduler_that_compiles_a_graph_is_not_idle(scheduler: Scheduler) -> None:
+    peer, requester = await client(scheduler), await Peer.connect(scheduler)
+    check = {"op": "check_idle"}
+    await until(lambda: scheduler.server.state.clients)
+    assert await requester.request(check) is not None
+    peer.send([endless("a")])
+    await until(lambda: scheduler.server.driver.n_compiling)
+    assert await requester.request(check) is None
+    peer.send([m.ClientReleasesKeys(keys=["a"])])
+    await until(lambda: not scheduler.server.driver.n_compiling)
+    assert await requester.request(check) is not None
+
+
 @pytest.mark.parametrize(
     "given_up",
     [

@@ -73,7 +73,7 @@ def get(scheduler: dict[str, Any], path: str) -> Any:
     url = f"http://127.0.0.1:{scheduler['services']['dashboard']}{path}"
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
-    return json.loads(text) if path.endswith(("json", "/api", "/status")) else text
+    return json.loads(text) if path.endswith(("json", "/api", "/status", "/contents", "_idle")) else text
 
 
 @pytest.mark.parametrize("scheduler", [[]], indirect=True)
@@ -90,5 +90,9 @@ def test_routes_of_users_receive_the_scheduler(scheduler: dict[str, Any]) -> Non
 def test_jupyter_is_served_too(scheduler: dict[str, Any]) -> None:
     assert "version" in get(scheduler, "/jupyter/api")
     assert get(scheduler, "/jupyter/api/status")["kernels"] == 0
+    since = [get(scheduler, "/api/v1/check_idle")["idle_since"] for _ in range(3)]
+    assert since[-1] is not None
+    get(scheduler, "/jupyter/api/contents")  # Jupyter is used
+    assert get(scheduler, "/api/v1/check_idle")["idle_since"] is None
     assert get(scheduler, "/health") == "ok"
     assert get(scheduler, "/mine/workers.json")["workers"] == 0

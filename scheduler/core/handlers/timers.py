@@ -55,7 +55,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
     _check_clients(turn)
     check_retained(turn)
     if config.watch_idle:
-        _check_idle(turn)
+        _check_idle(turn, message.active)
     check_policies(turn)
     check_ends(turn)
     check_whole_workers(turn)
@@ -65,7 +65,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:
     """Check for idleness now. The cluster is idle if two checks find no transition between them."""
-    _check_idle(turn)
+    _check_idle(turn, message.active)
 
 
 def _check_worker_ttl(turn: Turn) -> None:
@@ -167,11 +167,11 @@ def is_busy(state: SchedulerState) -> bool:
     return bool(is_pending or state.has_waiting_tasks)
 
 
-def _check_idle(turn: Turn) -> None:
+def _check_idle(turn: Turn, active: bool) -> None:
     state = turn.state
     has_changed = state.transition_counter != state.idle_transition_counter
     state.idle_transition_counter = state.transition_counter
-    if has_changed or is_busy(state):
+    if has_changed or active or is_busy(state):
         state.idle_since = None
         return
     if state.idle_since is None:

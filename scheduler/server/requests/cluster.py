@@ -6,7 +6,6 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.core.handlers.timers import is_busy
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import WorkerState
@@ -34,8 +33,8 @@ def handle_check_idle(server: ServerApi, request: m.CheckIdle, peer: Peer) -> fl
     Return since when, in seconds since the epoch, or None if it is busy or was busy at the previous
     check.
     """
-    server.send_stimulus(stimuli.IdleCheck())
-    return None if is_busy(server.state) else server.state.idle_since
+    server.send_stimulus(stimuli.IdleCheck(server.driver.is_active()))
+    return server.state.idle_since
 
 
 def handle_terminate(server: ServerApi, request: m.Terminate, peer: Peer) -> NoReply:

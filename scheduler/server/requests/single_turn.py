@@ -37,8 +37,7 @@ def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[st
     """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
     if request.key is None:
         return explain_all(server.state, server.now())
-    compiling = sum(stream.n_graphs for stream in server.driver.client_streams.values())
-    return explain(server.state, request.key, server.now(), compiling)
+    return explain(server.state, request.key, server.now(), server.driver.n_compiling)
 
 
 def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> dict[str, Any]:
