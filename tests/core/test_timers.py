@@ -29,12 +29,13 @@ def test_silent_workers_are_restarted_once_per_ttl(make_env: MakeEnv) -> None:
     env.expect("driver: restart-silent-workers ['w0','w1']")
 
 
-def test_a_worker_that_closes_may_be_silent(make_env: MakeEnv) -> None:
+def test_a_worker_that_hangs_while_it_closes_is_removed(make_env: MakeEnv) -> None:
     env = make_env(worker_ttl_seconds=30)
     env.join("w0")
     env.status("w0", "closing")
-    env.tick(100)
-    env.expect()
+    env.take()
+    env.tick(31)
+    env.expect("driver: restart-silent-workers ['w0']")
 
 
 def test_a_short_ttl_allows_ten_heartbeats(make_env: MakeEnv) -> None:

@@ -77,7 +77,7 @@ def _check_worker_ttl(turn: Turn) -> None:
     silent = []
     for ws in state.workers.values():
         seconds = turn.now - ws.last_seen
-        if seconds > ttl and ws.status != "closing":
+        if seconds > ttl:
             silent.append(ws.address)
             what = "attempting restart" if ws.nanny else "removing"
             turn.log(WARNING, f"Worker failed to heartbeat for {seconds:.0f}s; {what}: {ws!r}")
