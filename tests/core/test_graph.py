@@ -101,12 +101,14 @@ def test_graphs_in_quick_succession_are_of_one_generation(duo: Env) -> None:
     assert generations == [1, 1, 2]
 
 
-def test_tasks_that_a_task_submits_come_before_it(duo: Env) -> None:
-    duo.submit({"a": []})
+def test_tasks_that_a_task_submits_come_before_all_others(duo: Env) -> None:
+    duo.submit({"old": []})
+    duo.now += 1
+    duo.submit({"a": []}, commit={"user_priority": 10})
     duo.submit({"b": []}, commit={"submitting_task": "a"})
-    a, b = duo.task("a").priority, duo.task("b").priority
-    assert a is not None and b is not None
-    assert b[1] < a[1]
+    old, b = duo.task("old").priority, duo.task("b").priority
+    assert old is not None and b is not None
+    assert b < old
 
 
 def test_known_keys_are_not_computed_again(duo: Env) -> None:

@@ -30,7 +30,7 @@ from . import stages
 from .insert import insert
 from .stages import Stage
 
-#: Difference in generation by which tasks submitted by a task precede it.
+#: Tasks submitted by a task precede all generations, and those of a parent with lower priority.
 SUBTASK_GENERATION_STEP = 0.01
 
 #: Dropped graphs that are remembered, to ignore chunks that their compilers had already sent.
@@ -274,7 +274,7 @@ def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
     if commit.submitting_task is not None:
         parent = state.tasks.get(commit.submitting_task)
         if parent is not None and parent.priority is not None:
-            return parent.priority[1] - SUBTASK_GENERATION_STEP
+            return parent.priority[0] - SUBTASK_GENERATION_STEP
     elif state.last_graph_at + commit.fifo_timeout_seconds < commit.received_at:
         state.generation += 1
         state.last_graph_at = commit.received_at
