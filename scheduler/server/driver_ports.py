@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class ClientStreamPort(StreamPort, Protocol):
 
     @property
     def n_graphs(self) -> int: ...
+
+    @property
+    def pending_graphs(self) -> Collection[Any]: ...
 
     def drop_graphs(self) -> None: ...
 

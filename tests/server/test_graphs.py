@@ -149,6 +149,37 @@ def endless(key: str) -> m.UpdateGraph:
     return m.UpdateGraph(expr_ser=expr, keys=[key])
 
 
+def dependent(key: str) -> m.UpdateGraph:
+    """Return a graph of one task that uses ``key``, which it does not compute."""
+    expr = LLGExpr({"uses": Task("uses", abs, TaskRef(key))})
+    payload = serialized_payload({"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)])
+    return m.UpdateGraph(expr_ser=payload, keys=["uses"])
+
+
+async def test_a_graph_waits_for_the_earlier_graph_of_another_client_that_it_uses(
+    scheduler: Scheduler,
+) -> None:
+    state = scheduler.server.state
+    first, second = await client(scheduler, "first"), await client(scheduler, "second")
+    commits = noted(scheduler, GraphCommit)
+    first.send([graph("big", LARGE)])
+    await until(lambda: scheduler.server.driver.n_compiling)
+    second.send([m.ClientDesiresKeys(keys=["big-end"]), dependent("big-end")])
+    await until(lambda: "uses" in state.tasks)
+    assert commits == [1, 2]
+
+
+async def test_a_graph_does_not_wait_for_a_client_that_left(scheduler: Scheduler) -> None:
+    first, second = await client(scheduler, "first"), await client(scheduler, "second")
+    first.send([endless("big-end")])
+    await until(lambda: scheduler.server.driver.n_compiling)
+    second.send([dependent("big-end")])
+    stream: Any = scheduler.server.driver.client_streams["second"]
+    await until(lambda: stream.pending_graphs and stream.pending_graphs[0].awaited)
+    first.writer.close()
+    assert [type(x) for x in await second.messages()] == [m.CancelledKeys]
+
+
 async def test_a_scheduler_that_compiles_a_graph_is_not_idle(scheduler: Scheduler) -> None:
     peer, requester = await client(scheduler), await Peer.connect(scheduler)
     check = {"op": "check_idle"}

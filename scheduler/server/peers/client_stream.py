@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.graphs.commit import is_lost
 from paceline.scheduler.server.durable.past_connection import CompilingGraph, data_placed
 from paceline.workers_compat.graphs.graph_table import CompileRequest
 
@@ -52,6 +53,8 @@ class PendingUpdateGraph:
         outcome_frames: the outcome as the graph compiler sent it, if it did.
         is_fed: the outcome was fed to the core. The blocked messages follow.
         blocked_messages: messages that arrived after it and before the next graph.
+        awaited: earlier graphs of other clients that compute inputs of this one. Its outcome is fed
+            after theirs.
         released: keys that these messages release or cancel.
         may_be_used: one of these messages may refer to keys of this graph or an earlier one.
     """
@@ -64,8 +67,14 @@ class PendingUpdateGraph:
     outcome_frames: Frames | None = None
     is_fed: bool = False
     blocked_messages: list[Any] = field(default_factory=list)
+    awaited: list[PendingUpdateGraph] = field(default_factory=list)
     released: set[Any] = field(default_factory=set)
     may_be_used: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its outcome can be fed to the core."""
+        return self.outcome is not None and all(graph.is_fed for graph in self.awaited)
 
     def block(self, messages: list[Any]) -> None:
         """Append ``messages`` to those that wait."""
@@ -84,7 +93,7 @@ class ClientStream(Stream):
 
     def __init__(self, peer: Peer, name: str) -> None:
         super().__init__(peer, name, SlowClientBuffer(name))
-        self._graphs: deque[PendingUpdateGraph] = deque()
+        self.pending_graphs: deque[PendingUpdateGraph] = deque()
         self._n_waiting = 0
         self._ends_after_graphs = False
         self._driver.client_streams[name] = self
@@ -103,9 +112,9 @@ class ClientStream(Stream):
 
         See ``Driver.feed_batch``.
         """
-        if not self._graphs:
+        if not self.pending_graphs:
             return super().feed_core(messages)
-        self._graphs[-1].block(messages)
+        self.pending_graphs[-1].block(messages)
         self._n_waiting += len(messages)
         self._pause_if_many_wait()
         self._cancel_released()
@@ -123,7 +132,7 @@ class ClientStream(Stream):
         threads finish graphs in any order.
         """
         released: set[Any] = set()
-        for graph in reversed(self._graphs):
+        for graph in reversed(self.pending_graphs):
             if graph.may_be_used:
                 break
             released |= graph.released
@@ -154,7 +163,7 @@ class ClientStream(Stream):
 
     def drop_graphs(self) -> None:
         """Cancel the compilation of all graphs of the client."""
-        for graph in self._graphs:
+        for graph in self.pending_graphs:
             if graph.outcome is None:
                 self._drop(graph)
 
@@ -170,7 +179,7 @@ class ClientStream(Stream):
     @property
     def n_graphs(self) -> int:
         """The number of the client's graphs that are being compiled."""
-        return sum(1 for graph in self._graphs if graph.graph_id and graph.outcome is None)
+        return sum(1 for graph in self.pending_graphs if graph.graph_id and graph.outcome is None)
 
     def _update_graph(self, message: Any, graph_id: int) -> None:
         server = self.peer.server
@@ -182,7 +191,7 @@ class ClientStream(Stream):
             received_at=self._driver.clock(),
             validate=server.state.validate,
         )
-        self._graphs.append(PendingUpdateGraph(graph_id, request.keys, message))
+        self.pending_graphs.append(PendingUpdateGraph(graph_id, request.keys, message))
         self._n_waiting += 1
         self._pause_if_many_wait()
         server.graph_compilers.compile(request, self._compiled)
@@ -203,7 +212,7 @@ class ClientStream(Stream):
 
     def capture(self, connection: PastConnection, past: Past) -> None:
         """See ``EventHandler``. The messages behind graphs precede those of the inbox."""
-        for graph in self._graphs:
+        for graph in self.pending_graphs:
             if not graph.is_fed:
                 connection.messages.append(CompilingGraph(graph.graph_id, graph.message))
             connection.messages += graph.blocked_messages
@@ -221,14 +230,36 @@ class ClientStream(Stream):
         if type(reply) in (stimuli.GraphChunk, stimuli.GraphRestarted):
             self._driver.feed(reply, self.name, frames=frames)
             return
-        for graph in self._graphs:
+        for graph in self.pending_graphs:
             if graph.graph_id == reply.graph_id:
                 graph.outcome = reply
                 graph.outcome_frames = frames
+                graph.awaited = self._awaited(graph)
                 self.peer.server.measures.compiles.observe(time.perf_counter() - graph.started)
                 break
         if self._unblock(max(0, self._driver.messages_left)):
             self._driver.defer(self)
+
+    def _awaited(self, graph: PendingUpdateGraph) -> list[PendingUpdateGraph]:
+        """Return the earlier graphs of other clients that compute missing inputs of ``graph``."""
+        state = self.peer.server.state
+        pending = state.graphs.get(graph.graph_id)
+        keys = pending.external_dependencies if pending is not None else []
+        missing = {key for key in keys if is_lost(state.tasks.get(key))}
+        found = [
+            other
+            for stream in self._driver.client_streams.values()
+            for other in stream.pending_graphs
+            if missing and other.graph_id < graph.graph_id and not other.is_fed
+            if not missing.isdisjoint(other.keys)
+        ]
+        if found:
+            self.peer.server.spawn(self._continue_after(found), "wait for graphs of other clients")
+        return found
+
+    async def _continue_after(self, graphs: list[PendingUpdateGraph]) -> None:
+        await self._driver.wait_for(lambda: all(graph.is_fed for graph in graphs))
+        self._driver.defer(self)
 
     def _unblock(self, count: int) -> bool:
         """Feed the outcomes of finished graphs, and up to ``count`` messages that they blocked.
@@ -238,8 +269,8 @@ class ClientStream(Stream):
         Returns:
             Whether there are more.
         """
-        graphs = self._graphs
-        while graphs and graphs[0].outcome is not None:
+        graphs = self.pending_graphs
+        while graphs and graphs[0].is_ready:
             graph = graphs[0]
             if not graph.is_fed:
                 graph.is_fed = True
@@ -265,7 +296,7 @@ class ClientStream(Stream):
             self.peer.resume_reading("graphs")
         if self._ends_after_graphs and not graphs and not self.ended:
             super()._end()
-        return bool(graphs) and graphs[0].outcome is not None
+        return bool(graphs) and graphs[0].is_ready
 
     def _waits_for_commit(self, graph: PendingUpdateGraph) -> bool:
         """Return whether the commit of a compiled graph waits for that of another graph.
@@ -290,7 +321,7 @@ class ClientStream(Stream):
 
         A client may close right after ``fire_and_forget``.
         """
-        if any(map(self._is_needed_by_others, self._graphs)):
+        if any(map(self._is_needed_by_others, self.pending_graphs)):
             self._ends_after_graphs = True
         else:
             super()._end()
@@ -302,7 +333,7 @@ class ClientStream(Stream):
         )
 
     def unregister(self) -> None:
-        for graph in self._graphs:
+        for graph in self.pending_graphs:
             if graph.outcome is None:
                 self.peer.server.graph_compilers.cancel(graph.graph_id)
         if self._driver.client_streams.get(self.name) is self:
@@ -310,10 +341,11 @@ class ClientStream(Stream):
 
     def removed(self) -> None:
         logger.info("Remove client %s", self.name)
-        for graph in self._graphs:
+        for graph in self.pending_graphs:
             if not graph.is_fed:
+                graph.is_fed = True
                 self._driver.feed(stimuli.GraphDropped(graph.graph_id), self.name)
-        self._graphs.clear()
+        self.pending_graphs.clear()
         if self.name not in self._driver.client_streams:
             now = self._driver.clock()
             self._driver.feed(
