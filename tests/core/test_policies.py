@@ -8,7 +8,13 @@ from paceline.scheduler.core.handlers.reconciliation import unfinished_instructi
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.state.policies import ALARMS_MIN
-from paceline.scheduler.core.stimuli import AnnotationSet, ReleaseAll, SetWorkerStatus
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    Continue,
+    ReleaseAll,
+    SetWorkerStatus,
+    Tick,
+)
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
@@ -242,6 +248,25 @@ def test_a_task_that_waits_at_its_deadline() -> None:
     env.tick(10.0)
     assert env.states("x", "y", "z") == ["released", "erred", "erred"]
     assert "was waiting at its deadline" in (env.task("y").exception_text or "")
+
+
+def test_a_deadline_during_the_commit_of_the_graph() -> None:
+    env = Env(turn_tasks_max=3)
+    env.client("alice")
+    env.join("w0")
+    keys = [f"x-{i}" for i in range(20)]
+    rows = dict.fromkeys(keys, [])
+    annotations = {key: with_policy(deadline=1001.0) for key in keys}
+    for part in env.rows(rows, annotations=annotations):
+        env.turn(part, "alice")
+    env.turn(Continue())
+    assert env.task("x-0").state == "released"
+    env.now = 1002.0
+    env.turn(Tick())
+    env.run_deferred()
+    for _ in range(10):  # some tasks in each turn
+        env.tick(1)
+    assert env.states(*keys) == ["erred"] * 20
 
 
 def test_a_task_that_is_finished_at_its_deadline() -> None:

@@ -93,6 +93,8 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
     if policies is None or turn.state.tasks.get(ts.key) is not ts:
         return
     if ts.state not in ACTIVE_STATES:
+        if ts.state == "released" and turn.state.deferred.commits:  # its graph may be under way
+            turn.state.policies.set_alarm(turn.now, ts)
         return
     retry = policies.pending_retry
     deadline = policies.policy.deadline
