@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from paceline.protocol.messages import HeartbeatClient
 from paceline.scheduler.core.handlers.timers import format_seconds
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import AnnotationSet, WorkerBackpressured
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
@@ -110,6 +110,20 @@ def test_paused_workers_do_not_count(make_env: MakeEnv) -> None:
     env.tick(0)
     env.tick(11)
     assert env.states("x") == ["erred"]
+
+
+def test_a_running_worker_that_accepts_no_tasks_now_counts(make_env: MakeEnv) -> None:
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    env.feed(WorkerBackpressured("w0", True))
+    restricted = {"other": AnnotationSet(workers=["elsewhere"])}
+    env.submit({"x": [], "other": []}, annotations=restricted)
+    assert env.states("x", "other") == ["no-worker", "no-worker"]
+    for _ in range(3):
+        env.tick(6)
+    assert env.states("x", "other") == ["no-worker", "erred"]
+    env.feed(WorkerBackpressured("w0", False))
+    assert env.states("x") == ["processing"]
 
 
 def test_restricted_task_without_any_worker_blames_restrictions(make_env: MakeEnv) -> None:

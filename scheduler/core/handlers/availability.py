@@ -55,7 +55,8 @@ def availability_changed(turn: Turn, ws: WorkerState) -> None:
 
 def refresh_no_workers(state: SchedulerState, now: float) -> None:
     """Update `no_workers_since`, the time since which tasks wait and no worker is running."""
-    if state.running or state.whole.reserved or not (len(state.queued) or state.unrunnable):
+    is_running = state.running or any(ws.status == "running" for ws in state.workers.values())
+    if is_running or not (len(state.queued) or state.unrunnable):
         state.no_workers_since = None
     elif state.no_workers_since is None:
         state.no_workers_since = now

@@ -121,8 +121,8 @@ def _check_no_workers(turn: Turn) -> None:
     late = list(takewhile(lambda ts: turn.now > unrunnable[ts] + timeout, unrunnable))
     if since is not None and turn.now > since + timeout:
         late += state.queued
-    if state.whole:
-        late = [ts for ts in late if not _waits_for_whole_worker(state, ts)]
+    if late:
+        late = _without_worker(state, late)
     for ts in late:
         _fail_late(turn, ts, timeout, recs)
     run(turn, recs)
@@ -132,12 +132,16 @@ def _check_no_workers(turn: Turn) -> None:
         fill_slots(turn)
 
 
-def _waits_for_whole_worker(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether `ts` waits for a whole worker, or for one reserved for another task."""
-    workers = dict.fromkeys(state.whole.reserved)
-    if ts in state.whole.due:
-        workers.update(state.running)
-    return fairness.can_run(state, ts, among=workers)
+def _without_worker(state: SchedulerState, tasks: list[TaskState]) -> list[TaskState]:
+    """Return the tasks that no worker will run, also if it is reserved or accepts no tasks now."""
+    running = {ws: None for ws in state.workers.values() if ws.status == "running"}
+    unavailable = {ws: None for ws in running if ws not in state.running}
+    due = state.whole.due
+    return [
+        ts
+        for ts in tasks
+        if not fairness.can_run(state, ts, among=running if ts in due else unavailable)
+    ]
 
 
 def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> None:
