@@ -28,7 +28,14 @@ class Workers(web.RequestHandler):
 routes = [("mine/workers.json", Workers, {})]
 """
 
-MODULES = "['distributed.http.health', 'distributed.http.scheduler.json', 'my_routes']"
+MODULES = str(
+    [
+        "distributed.http.health",
+        "distributed.http.scheduler.json",
+        "distributed.http.scheduler.api",
+        "my_routes",
+    ]
+)
 
 
 @pytest.fixture
