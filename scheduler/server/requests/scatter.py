@@ -60,8 +60,11 @@ async def scatter(
             nbytes.update(sizes)
             who_has.update((key, [address]) for key in part)
         # a worker may leave while others receive their parts
-        workers = server.state.workers
-        missing = {key: data[key] for key, [a] in who_has.items() if a not in workers}
+        present = server.state.workers
+        missing = {key: data[key] for key, [a] in who_has.items() if a not in present}
+        addresses = [address for address in addresses if address in present]
+        if missing and not addresses:
+            raise OSError("all workers that were to receive the data have left")
     await _place(server, who_has, nbytes, client)
     keys = list(data)
     if broadcast:

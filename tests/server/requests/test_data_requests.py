@@ -337,6 +337,8 @@ async def test_scatter_sends_what_a_worker_lost_meanwhile_to_another(server: Any
     a, b = server.add_worker(1, worker), server.add_worker(2, slow)
     await scatter(server, {"x": 1, "y": 2}, None, "c")
     assert server.holders("x") == server.holders("y") == {b}
+    with pytest.raises(OSError, match="have left"):
+        await scatter(server, {"z": 3}, [server.add_worker(1, slow)], "c")
 
 
 async def test_many_keys_take_several_turns(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
