@@ -145,6 +145,37 @@ def test_makers_wait_and_start_when_memory_is_freed() -> None:
     assert env.states(last) == ["processing"]
 
 
+@pytest.mark.parametrize(
+    ("waits", "seconds", "state"),
+    [
+        ("long", 1.0, "queued"),
+        ("long", 3.0, "processing"),  # it frees nothing
+        ("summed", 3.0, "queued"),
+        ("summed", 70.0, "processing"),
+        ("parent", 3.0, "processing"),  # it waits for its subtasks
+        ("heavy", 3.0, "queued"),
+    ],
+)
+def test_tasks_that_free_nothing_are_not_waited_for(waits: str, seconds: float, state: str) -> None:
+    env = cluster(nthreads=2)
+    learn(env, "x", 90 * MB)
+    held = [f"x-{i}" for i in range(1, 5)]
+    env.submit({key: [] for key in held})
+    for key in held:
+        env.finish(key, nbytes=90 * MB)
+    env.submit({waits: [], "sum": [waits]}, want=["sum"] if waits == "summed" else [waits])
+    if waits == "parent":
+        env.submit({"x-5": []}, commit={"submitting_task": "parent"})
+    else:
+        env.submit({"x-5": []})
+    if waits == "heavy":
+        env.task("heavy").prefix.memory.add_peak(100.0 * MB)
+    assert env.states(waits, "x-5") == ["processing", "queued"]
+    env.heartbeat(env.where(waits), executing={waits: seconds})
+    env.tick()
+    assert env.states("x-5") == [state]
+
+
 @pytest.mark.parametrize(("nbytes", "chosen"), [((200, 150), "w1"), ((150, 200), "w0")])
 def test_a_task_that_fits_nowhere_goes_where_most_memory_is_left(
     nbytes: tuple[int, int], chosen: str

@@ -296,7 +296,7 @@ def test_subtasks_of_the_task_run_beside_it_if_there_is_no_other_worker() -> Non
     die(env, env.where("x"))
     env.tick()
     env.client("Client-worker-1")
-    env.submit({"part": []}, client="Client-worker-1")
+    env.submit({"part": []}, client="Client-worker-1", commit={"submitting_task": "x"})
     assert env.states("part") == ["no-worker"]
     env.tick()
     assert env.states("part") == ["processing"]

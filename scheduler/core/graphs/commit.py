@@ -229,6 +229,9 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     graph.external_tasks = [ts for ts in externals if ts is not None]
     graph.generation = _next_generation(state, commit)
     graph.account = _account(state, commit)
+    parent = state.tasks.get(commit.submitting_task)
+    if parent is not None:
+        parent.ensure_details().has_subtasks = True
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
     if not graph.fits(budget):

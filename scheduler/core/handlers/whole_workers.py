@@ -26,7 +26,6 @@ from paceline.scheduler.core.state.worker_loads import taken_slots
 from paceline.scheduler.core.turn import Turn
 
 from .availability import availability_changed
-from .clients import WORKER_CLIENT
 from .stealing import recall_tasks
 
 #: Topic of the events of nannies that restart a worker because of its memory.
@@ -59,17 +58,11 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
     if ts not in state.whole.due:
         return False
     if ts.processing_on is ws:
-        return ts not in ws.long_running and not _waits_for_subtasks(state)
+        has_subtasks = ts.details is not None and ts.details.has_subtasks
+        return ts not in ws.long_running and not (has_subtasks and not state.running)
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
     return can_finish(state, ts, ws) and fairness.may_start(state, ts)
-
-
-def _waits_for_subtasks(state: SchedulerState) -> bool:
-    """Return whether every worker is reserved, and tasks that another task submitted have none."""
-    return not state.running and any(
-        WORKER_CLIENT in ts.account.client and ts not in state.whole.due for ts in state.unrunnable
-    )
 
 
 def _release(turn: Turn, ws: WorkerState) -> None:

@@ -33,6 +33,12 @@ IDLE_MAX = 0.5
 PEAK_MAX = 0.5
 #: Part of the memory that workers may use up to which a task always fits.
 SMALL = 0.001
+#: Seconds for which an executing task is waited for that is not expected to free memory.
+FRUITLESS_SECONDS = 2.0
+#: Seconds for which one is waited for that is, and the multiple of the mean duration, if longer.
+WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
+#: Part of the memory that workers may use from which it is waited for what running a task takes.
+LARGE = 0.25
 #: Dependencies considered for what a task fetches and frees.
 DEPENDENCIES_MAX = 100
 #: Workers considered for one task; of more, each time others.
@@ -119,6 +125,26 @@ def is_freeing(state: SchedulerState, ts: TaskState) -> bool:
         if is_last_use(dts):
             freed += data_nbytes(state, dts)
     return freed > 0 and freed >= ts.group.prefix.memory.result_nbytes
+
+
+def may_free(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ts`, which is on `ws`, may soon end, so that less memory is needed.
+
+    A task may wait for tasks that wait for memory, as by a queue or because it submitted them.
+    """
+    if ts in ws.long_running:
+        return False
+    seconds = ws.executing.get(ts, 0.0)  # as of the last heartbeat
+    if seconds <= FRUITLESS_SECONDS:
+        return True
+    prefix = ts.group.prefix
+    surplus = prefix.memory.task_nbytes - int(prefix.memory.result_nbytes)
+    frees = ts.waiters_count > 0 or surplus > LARGE * limit_nbytes(state, ws)
+    if ts.details is not None and ts.details.has_subtasks:
+        return False
+    if not (frees or any(map(is_last_use, ts.dependencies[:DEPENDENCIES_MAX]))):
+        return False
+    return seconds <= max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average)
 
 
 def _unknown_count(ws: WorkerState) -> int:

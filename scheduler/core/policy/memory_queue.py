@@ -50,7 +50,10 @@ def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
 
 def _is_busy(state: SchedulerState) -> bool:
     """Return whether the tasks on workers are enough to wait for the memory that they free."""
-    n_busy = sum([len(ws.processing) > len(ws.long_running) for ws in state.running])
+    n_busy = 0
+    for ws in state.running:
+        if any(admission.may_free(state, ts, ws) for ts in ws.processing):
+            n_busy += 1
     return n_busy >= max(1, len(state.running) // BUSY_PART)
 
 

@@ -186,6 +186,7 @@ class TaskDetails:
         metadata: metadata that the worker reported with the finished task.
         worker_losses: number of workers lost unexpectedly while the task was processing there.
         policies: the policies of the task, and what they have done; None without policies.
+        has_subtasks: whether it has submitted tasks while it was running.
     """
 
     exception: Payload | None = None
@@ -201,6 +202,7 @@ class TaskDetails:
     metadata: dict[str, Any] | None = None
     worker_losses: int = 0
     policies: TaskPolicies | None = None
+    has_subtasks: bool = False
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -260,8 +262,7 @@ class TaskState:
     annotations: Any
     details: TaskDetails | None
 
-    # written out, so that mypyc compiles it
-    def __init__(
+    def __init__(  # written out, so that mypyc compiles it
         self,
         key: Key,
         group: TaskGroup,
@@ -374,7 +375,6 @@ class TaskState:
     @property
     def loose_restrictions(self) -> bool:
         return self.details.loose_restrictions if self.details is not None else False
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientState:
