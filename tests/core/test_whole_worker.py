@@ -290,6 +290,24 @@ def test_a_seceded_task_shares_its_worker() -> None:
     assert env.worker(here) in env.state.running
 
 
+@pytest.mark.parametrize(
+    ("seconds", "memory", "kept"), [(11, 40, False), (11, 60, True), (9, 40, True)]
+)
+def test_a_task_that_takes_little_memory_for_long_does_not_keep_the_worker(
+    seconds: float, memory: int, kept: bool
+) -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    here = env.where("x")
+    limit = env.worker(here).memory_limit
+    metrics = {"memory": limit * memory // 100}
+    env.heartbeat(here, executing={"x": float(seconds)}, metrics=metrics)
+    env.tick()
+    assert (env.worker(here) not in env.state.running) == kept
+
+
 def test_subtasks_of_the_task_run_beside_it_if_there_is_no_other_worker() -> None:
     env = cluster("w0", "w1")
     env.submit({"x": []})

@@ -28,6 +28,9 @@ from paceline.scheduler.core.turn import Turn
 from .availability import availability_changed
 from .stealing import recall_tasks
 
+#: Seconds for which a task executes with a whole worker at least, and the share of the memory limit
+#: that this must use by then to stay reserved.
+LIGHT_SECONDS, LIGHT_SHARE = 10.0, 0.5
 #: Topic of the events of nannies that restart a worker because of its memory.
 MEMORY_TOPIC = "worker-restart-memory"
 
@@ -59,10 +62,20 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return False
     if ts.processing_on is ws:
         has_subtasks = ts.details is not None and ts.details.has_subtasks
-        return ts not in ws.long_running and not (has_subtasks and not state.running)
+        ends = ts in ws.long_running or (has_subtasks and not state.running)
+        return not ends and not _is_light(ts, ws)
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
     return can_finish(state, ts, ws) and fairness.may_start(state, ts)
+
+
+def _is_light(ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ts` has been executing on `ws` for long without taking much memory.
+
+    It may wait for other tasks, and others wait for a whole worker.
+    """
+    memory = float(ws.metrics.get("memory", 0))
+    return ws.executing.get(ts, 0.0) > LIGHT_SECONDS and memory < LIGHT_SHARE * ws.memory_limit
 
 
 def _release(turn: Turn, ws: WorkerState) -> None:
