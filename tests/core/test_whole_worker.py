@@ -308,6 +308,23 @@ def test_a_task_that_takes_little_memory_for_long_does_not_keep_the_worker(
     assert (env.worker(here) not in env.state.running) == kept
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_task_does_not_wait_for_a_light_one_to_end(joins: bool) -> None:
+    """It goes to a worker that became empty, or beside the light task."""
+    env = cluster("w0", "w1", nthreads=2)
+    env.submit({"light": [], "x": []}, annotations={"light": on(env, "w1"), "x": on(env, "w0")})
+    die(env, "w0")
+    env.heartbeat("w1", executing={"light": 5.0}, metrics={"memory": LIMIT // 4})
+    env.tick()
+    assert env.states("x") == ["no-worker"]
+    if joins:
+        env.join("w2", nthreads=2, memory_limit=LIMIT)
+    else:
+        env.heartbeat("w1", executing={"light": 11.0}, metrics={"memory": LIMIT // 4})
+    env.tick()
+    assert env.where("x") == ("w2" if joins else "w1")
+
+
 def test_subtasks_of_the_task_run_beside_it_if_there_is_no_other_worker() -> None:
     env = cluster("w0", "w1")
     env.submit({"x": []})

@@ -66,7 +66,9 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return not ends and not _is_light(ts, ws)
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
-    return can_finish(state, ts, ws) and fairness.may_start(state, ts)
+    if not can_finish(state, ts, ws) or not fairness.may_start(state, ts):
+        return False
+    return is_empty(ws) or _best_worker(state, ts, only_empty=True) is None
 
 
 def _is_light(ts: TaskState, ws: WorkerState) -> bool:
@@ -153,8 +155,12 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
 
 
 def is_empty(ws: WorkerState) -> bool:
-    """Return whether no task runs on `ws`, except for those that seceded."""
-    return taken_slots(ws) == 0
+    """Return whether nothing runs on `ws`, or only seceded tasks and light ones beside a thread."""
+    taken = taken_slots(ws)
+    return taken == 0 or (
+        taken < ws.nthreads
+        and all(ts in ws.long_running or _is_light(ts, ws) for ts in ws.processing)
+    )
 
 
 def _send(turn: Turn) -> None:

@@ -45,7 +45,8 @@ def check_ends(_view: object, state: SchedulerState) -> None:
         assert ws.reserved_for is reserved.get(ws), f"{ws!r} is reserved for {ws.reserved_for!r}"
         others = [ts for ts in ws.processing if ts is not ws.reserved_for]
         if ws.reserved_for in ws.processing:
-            assert len(others) <= len(ws.long_running), f"{others} beside {ws.reserved_for!r}"
+            n_most = ws.nthreads - 1 + len(ws.long_running)
+            assert len(others) <= n_most, f"{others} beside {ws.reserved_for!r}"
     assert all(state.workers.get(ws.address) is ws for ws in reserved), f"{reserved}"
     for ts in state.whole.due:
         assert ts.state != "queued", f"{ts!r} waits for a whole worker in the queue"
