@@ -195,6 +195,17 @@ def test_they_can_be_turned_off(config: dict[str, Any]) -> None:
     assert not env.state.queued.claims
 
 
+def test_a_task_with_a_user_priority_turns_them_off_until_it_is_forgotten() -> None:
+    for is_forgotten in (False, True):
+        env = cluster(3, coassigned_tasks=2)
+        env.submit({"first": []}, commit={"user_priority": 1})
+        env.finish("first")
+        if is_forgotten:
+            env.release("first")
+        env.submit(pairs(12))
+        assert (n_split(finish_all(env)) == 0) == is_forgotten
+
+
 def test_user_priorities_come_before_siblings() -> None:
     env = cluster()
     env.submit(pairs(12))

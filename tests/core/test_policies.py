@@ -255,9 +255,8 @@ def test_a_deadline_during_the_commit_of_the_graph() -> None:
     env.client("alice")
     env.join("w0")
     keys = [f"x-{i}" for i in range(20)]
-    rows = dict.fromkeys(keys, [])
     annotations = {key: with_policy(deadline=1001.0) for key in keys}
-    for part in env.rows(rows, annotations=annotations):
+    for part in env.rows({key: [] for key in keys}, annotations=annotations):
         env.turn(part, "alice")
     env.turn(Continue())
     assert env.task("x-0").state == "released"

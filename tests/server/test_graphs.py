@@ -152,7 +152,9 @@ def endless(key: str) -> m.UpdateGraph:
 def dependent(key: str) -> m.UpdateGraph:
     """Return a graph of one task that uses ``key``, which it does not compute."""
     expr = LLGExpr({"uses": Task("uses", abs, TaskRef(key))})
-    payload = serialized_payload({"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)])
+    payload = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)]
+    )
     return m.UpdateGraph(expr_ser=payload, keys=["uses"])
 
 

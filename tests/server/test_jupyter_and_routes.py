@@ -80,7 +80,11 @@ def get(scheduler: dict[str, Any], path: str) -> Any:
     url = f"http://127.0.0.1:{scheduler['services']['dashboard']}{path}"
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
-    return json.loads(text) if path.endswith(("json", "/api", "/status", "/contents", "_idle")) else text
+    return (
+        json.loads(text)
+        if path.endswith(("json", "/api", "/status", "/contents", "_idle"))
+        else text
+    )
 
 
 @pytest.mark.parametrize("scheduler", [[]], indirect=True)

@@ -43,7 +43,8 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
     assert account is not None
     groups: dict[int, TaskGroup] = {}  # groups are not removed within a turn
     producers = frozenset(chunk.data_producers)
-    usual_priority = _usual_priority(state, graph)
+    assert graph.commit is not None
+    has_priorities = bool(graph.commit.user_priority)
     for row in rows:
         position = row - graph.first_row
         key = graph.keys[row]
@@ -79,10 +80,10 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
                     break
             accounting.add_dependencies(ts, dependencies)
         if ts.priority is None:
-            if usual_priority is None or (number is not None and graph.affects_scheduling[number]):
+            if has_priorities or (number is not None and graph.affects_scheduling[number]):
                 ts.priority = _priority(state, ts, graph, chunk.priorities[position], number)
             else:
-                ts.priority = usual_priority, graph.generation, chunk.priorities[position]
+                ts.priority = 0, graph.generation, chunk.priorities[position]
 
 
 def _specify(
@@ -131,15 +132,6 @@ def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
     return get_group(turn.state, name, prefix, graph.computation)
 
 
-def _usual_priority(state: SchedulerState, graph: PendingGraph) -> int | float | None:
-    """Return the first item of priorities without annotations; None if it differs by task."""
-    assert graph.commit is not None
-    user = graph.commit.user_priority
-    if user and not isinstance(user, dict):
-        state.shares.has_user_priorities = True
-    return None if isinstance(user, dict) else -user
-
-
 def _priority(
     state: SchedulerState, ts: TaskState, graph: PendingGraph, place: int, number: int | None
 ) -> tuple[float, ...]:
@@ -151,7 +143,7 @@ def _priority(
         if isinstance(user, dict):
             user = user.get(ts.key, 0)
     if user:
-        state.shares.has_user_priorities = True
+        state.shares.n_prioritized += 1
     return -user, graph.generation, place
 
 

@@ -104,8 +104,9 @@ def _change(state: SchedulerState, ts: TaskState, change: Callable[[], None]) ->
 def _write(state: SchedulerState, ts: TaskState, write: WriteTask) -> None:
     value = write.value
     if write.field == "priority":
+        before = ts.priority
         ts.priority = tuple(value)
-        state.shares.has_user_priorities |= bool(ts.priority[0])
+        state.shares.n_prioritized += bool(ts.priority[0]) - bool(before and before[0])
     elif write.field in _ON_TASK:
         setattr(ts, write.field, value)
     elif write.field == "worker_restrictions":

@@ -62,6 +62,8 @@ def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[Shar
 
 def _check_accounts(state: SchedulerState) -> None:
     """Assert that accounts count their tasks and the bytes of these on all workers."""
+    n_prioritized = sum(1 for ts in state.tasks.values() if ts.priority and ts.priority[0])
+    assert state.shares.n_prioritized == n_prioritized, f"{n_prioritized} have user priorities"
     n_tasks = Counter(ts.account for ts in state.tasks.values())
     nbytes: dict[Account, int] = {}
     for ts in state.tasks.values():

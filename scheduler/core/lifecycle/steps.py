@@ -168,6 +168,8 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
         ts.who_wants = ()
     del state.tasks[ts.key]
     ts.account.n_tasks -= 1
+    if state.shares.n_prioritized and ts.priority is not None and ts.priority[0]:
+        state.shares.n_prioritized -= 1
     if state.task_metadata:
         state.task_metadata.pop(ts.key, None)
     ts.processing_on = None

@@ -198,7 +198,7 @@ class Shares:
         active: groups with queued tasks or tasks on workers that have not seceded.
         unheld: whether workers may have more tasks than slots, because one group had work.
         recall_due: whether workers have to be asked to give back the tasks that exceed their slots.
-        has_user_priorities: whether a task has ever had another user priority than 0.
+        n_prioritized: number of known tasks with another user priority than 0.
         has_classes: whether the priority class of a group has ever differed from 0.
         scale: factor of new usage.
         scaled_at: time of `scale`, or 0.0.
@@ -212,13 +212,18 @@ class Shares:
         self.active: dict[ShareGroup, None] = {}
         self.unheld = False
         self.recall_due = False
-        self.has_user_priorities = False
+        self.n_prioritized = 0
         self.has_classes = False
         self.scale = 1.0
         self.scaled_at = 0.0
         self._n_created = 0
         for name in config.shares_groups if config.shares_enabled else ():
             self.group(name)
+
+    @property
+    def has_user_priorities(self) -> bool:
+        """Whether any known task has another user priority than 0."""
+        return self.n_prioritized > 0
 
     # -- groups and accounts
 
@@ -380,6 +385,7 @@ class Shares:
     def forget_tasks(self) -> None:
         """Reset the counts of tasks and data, for a restart that forgets all tasks."""
         self.active.clear()
+        self.n_prioritized = 0
         self.recall_due = self.unheld = False
         for share in self.groups.values():
             share.n_processing = share.n_queued = share.n_held = share.n_threads = 0

@@ -376,6 +376,7 @@ class TaskState:
     def loose_restrictions(self) -> bool:
         return self.details.loose_restrictions if self.details is not None else False
 
+
 @dataclass(slots=True, eq=False, repr=False)
 class ClientState:
     """A client, or an extension that holds keys like one (queues, variables, published datasets).
