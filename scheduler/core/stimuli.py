@@ -398,11 +398,7 @@ class SetShare:
 
 @dataclass(slots=True)
 class IdleCheck:
-    """Check for idleness now.
-
-    Attributes:
-        active: as in ``Tick``.
-    """
+    """Check for idleness now; see ``Tick``."""
 
     active: bool = False
 
@@ -434,12 +430,7 @@ class BalanceWork:
 
 @dataclass(slots=True)
 class RecallTask:
-    """Ask the worker of a task to give it back, so that it can move to another one.
-
-    Attributes:
-        key: key of the task.
-        thief: address of the worker that gets it.
-    """
+    """Ask the worker of the task `key` to give it back, so that it moves to the worker `thief`."""
 
     key: Any
     thief: str
@@ -475,12 +466,7 @@ class Continue:
 
 @dataclass(slots=True)
 class Tick:
-    """Check the timeouts of the core (no-workers, idle, worker-ttl).
-
-    Attributes:
-        active: whether the scheduler is in use, although the core may be idle. See
-            ``Driver.is_active``.
-    """
+    """Check the timeouts of the core; ``active`` if ``Driver.is_active``, so that it is not idle."""
 
     active: bool = False
 

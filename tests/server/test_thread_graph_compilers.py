@@ -87,9 +87,10 @@ async def test_graph_is_kept_for_a_later_one_that_was_compiled_before_it() -> No
         first = client.submit(int, Slow(), key="first")
         second = client.submit(int, first, key="second")
         stream = scheduler.server.driver.client_streams[client.id]
-        await until(lambda: len(stream._graphs) == 2 and stream._graphs[1].outcome is not None)
+        graphs = stream.pending_graphs
+        await until(lambda: len(graphs) == 2 and graphs[1].outcome is not None)
         del first
-        await until(lambda: stream._graphs[1].released)
+        await until(lambda: graphs[1].released)
         Slow.proceed.set()
         async with distributed.Worker(scheduler.address, dashboard_address=":0"):
             assert await second == 1

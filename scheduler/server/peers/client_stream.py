@@ -249,8 +249,9 @@ class ClientStream(Stream):
         found = [
             other
             for stream in self._driver.client_streams.values()
+            if missing and stream is not self
             for other in stream.pending_graphs
-            if missing and other.graph_id < graph.graph_id and not other.is_fed
+            if other.graph_id < graph.graph_id and not other.is_fed
             if not missing.isdisjoint(other.keys)
         ]
         if found:
