@@ -466,7 +466,7 @@ class Continue:
 
 @dataclass(slots=True)
 class Tick:
-    """Check the timeouts of the core; ``active`` if ``Driver.is_active``, so that it is not idle."""
+    """Check the timeouts of the core; ``active`` is that of ``Driver.is_active``."""
 
     active: bool = False
 

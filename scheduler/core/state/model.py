@@ -53,8 +53,7 @@ class TaskPrefix:
     memory: TaskMemory = field(default_factory=TaskMemory)
 
     def __repr__(self) -> str:
-        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
-        return f"<{self.name}: {counts}>"
+        return f"<{self.name}: {' '.join(f'{k}: {v}' for k, v in self.states.items() if v)}>"
 
     def __len__(self) -> int:
         return sum(group.n_added for group in self.groups)
