@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import re
 import warnings
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.server.http import metrics
 from paceline.scheduler.server.http.server import HttpServer
+from paceline.scheduler.server.runtime.measures import LoopLag
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPResponse
 from tornado.websocket import websocket_connect
 
@@ -283,6 +285,19 @@ async def test_all_metrics_of_stock_exist(scheduler: Scheduler) -> None:
         assert f"dask_paceline_{name}" in ours
     assert re.search(r'sampled_messages_total\{op="[a-z-]+"\} \d', ours)
     assert 'outgoing_buffer_bytes{of="all",peers="workers"}' in ours
+
+
+async def test_ticks_are_configurable(caplog: pytest.LogCaptureFixture) -> None:
+    with dask.config.set({"distributed.admin.tick": {"interval": 5, "limit": "1 ns"}}):
+        lag = LoopLag()
+    assert lag.seconds == 0.005  # plain numbers are milliseconds, as in stock
+    caplog.set_level(logging.INFO, "distributed.scheduler")
+    lag.start()
+    async with asyncio.timeout(10):
+        while lag.count == 0:
+            await asyncio.sleep(0)
+    lag.stop()
+    assert "Event loop was unresponsive" in caplog.text
 
 
 async def test_page_without_bokeh_explains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,16 @@ import asyncio
 import logging
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import dask.config
 import pytest
 import uvloop
+from paceline.scheduler.server.comm.accepting import SocketAcceptor
 from paceline.scheduler.server.comm.backends import backends
+from paceline.scheduler.server.comm.sockets import set_socket_options
 from paceline.scheduler.server.comm.transport import Comm, PeerFacts, Transport
 from paceline.workers_compat.security.tls_config import Tls
 
@@ -186,3 +190,31 @@ async def test_every_interface_and_taken_ports(pair: Any) -> None:
     everywhere.close()
     with pytest.raises(OSError, match="in use"):
         await transport.listen("tcp", "127.0.0.1", port)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="options of Linux")
+@pytest.mark.parametrize(
+    ("timeout", "idle", "interval"), [(None, 10, 2), ("2 minutes", 30, 9), (1, 1, 1)]
+)
+def test_timeout_of_a_silent_peer_is_configurable(timeout: Any, idle: int, interval: int) -> None:
+    with dask.config.set({"distributed.comm.timeouts.tcp": timeout}), socket.socket() as sock:
+        set_socket_options(sock)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL)
+        assert [sock.getsockopt(socket.IPPROTO_TCP, each) for each in options] == [idle, interval]
+
+
+class ListeningSocket(socket.socket):
+    """Record the backlog."""
+
+    def listen(self, backlog: int = -1, /) -> None:
+        super().listen(backlog)
+        self.backlog = backlog
+
+
+@pytest.mark.parametrize(("configured", "backlog"), [(None, 2048), (7, 7)])
+async def test_backlog_is_configurable(configured: int | None, backlog: int) -> None:
+    with dask.config.set({"distributed.comm.socket-backlog": configured}):
+        sock = ListeningSocket()
+        acceptor = SocketAcceptor(sock, lambda accepted: None)
+    assert sock.backlog == backlog
+    acceptor.close()

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.workers_compat.addressing import contact_host, join_host_port
+from paceline.workers_compat.config import config
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Connections queued to be accepted; a large cluster may connect all at once.
+#: Default of ``distributed.comm.socket-backlog``, the number of connections queued to be accepted:
+#: a large cluster may connect all at once.
 LISTEN_BACKLOG = 2048
 #: Connections accepted in one wake-up of the event loop.
 ACCEPTS_MAX = 32
@@ -45,7 +47,7 @@ class SocketAcceptor:
         self._closed = False
         self._logged_at = float("-inf")
         sock.setblocking(False)
-        sock.listen(LISTEN_BACKLOG)
+        sock.listen(int(config.get("distributed.comm.socket-backlog") or LISTEN_BACKLOG))
         self._loop.add_reader(sock, self._readable)
 
     def _readable(self) -> None:

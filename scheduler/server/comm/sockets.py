@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.workers_compat.addressing import join_host_port
+from paceline.workers_compat.config import config
 from paceline.workers_compat.security.tls_config import certificate_names
 from tornado import netutil
 
@@ -16,9 +17,9 @@ from .transport import PeerFacts
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.
 BIND_ATTEMPTS = 5
-#: A peer that answers no probe for this time is considered gone (stock's ``comm.timeouts.tcp``),
-#: seconds. Linux's TCP_USER_TIMEOUT stays unset: it would close the connection of a worker whose
-#: task holds the GIL for long, because that reads nothing.
+#: Default of ``distributed.comm.timeouts.tcp``: a peer that answers no probe for this time is
+#: considered gone, seconds. Unlike stock, Linux's TCP_USER_TIMEOUT stays unset: it would close the
+#: connection of a worker whose task holds the GIL for long, because that reads nothing.
 KEEPALIVE_SECONDS = 30
 #: Keepalive probes of a silent peer before its connection is closed.
 KEEPALIVE_PROBES = 10
@@ -42,12 +43,15 @@ def set_socket_options(sock: Any) -> None:
     """Disable delays of small messages, and detect peers whose machine is gone."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with contextlib.suppress(OSError):  # a platform without one of the options
+    # a platform without one of the options, or a time that the system does not accept
+    with contextlib.suppress(OSError, OverflowError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sys.platform == "linux":
-            idle = KEEPALIVE_SECONDS // 4
-            interval = (KEEPALIVE_SECONDS - idle) // KEEPALIVE_PROBES
+            configured = config.seconds(config.get("distributed.comm.timeouts.tcp"))
+            timeout = int(configured or KEEPALIVE_SECONDS)
+            interval = max(1, (timeout - max(2, timeout // 4)) // KEEPALIVE_PROBES)
+            idle = max(1, timeout - interval * KEEPALIVE_PROBES)  # both as in stock
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)

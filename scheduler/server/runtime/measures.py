@@ -1,7 +1,6 @@
 """Measurements of this process for ``/metrics``: turn durations, graph compile times, loop lag.
 
-To keep the cost low, one turn is timed after each tick of ``LoopLag``, which gives about 50 samples
-a second.
+To keep the cost low, one turn is timed after each tick of ``LoopLag``, by default 50 a second.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.stimuli import stimulus_name
 from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.workers_compat.config import config
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.stimuli import Stimulus
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Interval of ticks, seconds; stock's ``distributed.admin.tick.interval``.
+#: Default of ``distributed.admin.tick.interval``, the time between ticks, seconds.
 TICK_SECONDS = 0.02
-#: A tick that comes later than this is logged; stock's ``distributed.admin.tick.limit``.
+#: Default of ``distributed.admin.tick.limit``: a longer time between ticks is logged, seconds.
 TICK_LIMIT_SECONDS = 3.0
 #: Upper bounds of the buckets of turns and of loop lag, seconds.
 SHORT_BOUNDS = (0.00001, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -50,7 +50,9 @@ class LoopLag:
         self.count = 0
         self.last = time.monotonic()
         self.longest_seconds = 0.0
-        self.seconds = TICK_SECONDS
+        self._interval_seconds = _configured("interval", TICK_SECONDS)
+        self._limit_seconds = _configured("limit", TICK_LIMIT_SECONDS)
+        self.seconds = self._interval_seconds
         self.on_tick: Callable[[float], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
@@ -58,7 +60,7 @@ class LoopLag:
     def start(self) -> None:
         """Start the ticks."""
         self.last = time.monotonic()
-        self._handle = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._handle = self._loop.call_later(self._interval_seconds, self._tick)
 
     def stop(self) -> None:
         """Stop the ticks."""
@@ -78,9 +80,9 @@ class LoopLag:
         self.count += 1
         self.seconds = seconds
         if self.on_tick is not None:
-            self.on_tick(max(0.0, seconds - TICK_SECONDS))
+            self.on_tick(max(0.0, seconds - self._interval_seconds))
         self.longest_seconds = max(self.longest_seconds, seconds)
-        if seconds > TICK_LIMIT_SECONDS:
+        if seconds > self._limit_seconds:
             logger.info(
                 "Event loop was unresponsive in Scheduler for %.2fs.  "
                 "This is often caused by long-running GIL-holding "
@@ -88,7 +90,12 @@ class LoopLag:
                 "This can cause timeouts and instability.",
                 seconds,
             )
-        self._handle = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._handle = self._loop.call_later(self._interval_seconds, self._tick)
+
+
+def _configured(name: str, default: float) -> float:
+    """Return a setting of ticks in seconds. As in stock, plain numbers are milliseconds."""
+    return config.seconds(config.get(f"distributed.admin.tick.{name}"), "ms") or default
 
 
 class Histogram:
