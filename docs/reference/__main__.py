@@ -2,7 +2,8 @@
 
 - ``docs/protocol.md``: the narrative in ``narrative/*.md``, then every message;
 - ``docs/protocol.schema.json``: JSON Schema of every message;
-- ``docs/compatibility.md``: every operation, and where the stock scheduler and paceline handle it.
+- ``docs/compatibility.md``: every operation, and where the stock scheduler and paceline handle it;
+- ``docs/configuration.md``: the keys of Dask's configuration, from the schema.
 
 A test compares the pages with the committed ones.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from compatibility import compatibility
+from configuration import configuration
 from messages import protocol
 from schema import schema
 
@@ -27,6 +29,7 @@ def pages() -> dict[Path, str]:
         DOCS / "protocol.md": protocol(),
         DOCS / "protocol.schema.json": schema(),
         DOCS / "compatibility.md": compatibility(),
+        DOCS / "configuration.md": configuration(),
     }
 
 

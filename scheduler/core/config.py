@@ -85,6 +85,8 @@ def check_group_settings(name: str, settings: Any) -> None:
 class SchedulerConfig:
     """Configuration of one scheduler. Durations are in seconds, sizes in bytes.
 
+    ``paceline.workers_compat.config.schema`` describes the keys of paceline.
+
     Raises:
         ValueError: from ``check`` when a value is out of its range.
     """
@@ -108,26 +110,16 @@ class SchedulerConfig:
     no_workers_timeout_seconds: float | None = setting(
         None, "distributed.scheduler.no-workers-timeout"
     )
-    # seconds for which keys of a client whose connection broke are kept; 0 as in stock
     client_grace_seconds: float = setting(0.0, "paceline.scheduler.client-grace")
     client_grace_nbytes: int = setting(2**30, "paceline.scheduler.client-grace-bytes")
-    # seconds to wait for running tasks of a retiring worker; stock does not wait
     retire_running_seconds: float = setting(30.0, "paceline.scheduler.retire-running")
-    # whether a worker with a run that was given up and does not end is restarted by its nanny
     restart_stuck_workers: bool = setting(False, "paceline.scheduler.restart-stuck-workers")
-    # seconds without work for it after which an adaptive cluster may close a worker that never had
-    # a task, or give up one that is starting
     adaptive_grace_seconds: float = setting(30.0, "paceline.scheduler.adaptive-grace")
-    # whether tasks that take much longer than usual get a second run on another worker
     speculation: bool = setting(False, "paceline.scheduler.speculation")
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
-    # sibling root-ish tasks that are assigned to a worker together, per thread; 0 spreads them
     coassigned_tasks: int = setting(2, "paceline.scheduler.coassigned-tasks")
-    # whether results that are expensive to compute again are copied when workers may be lost
     second_copies: bool = setting(True, "paceline.scheduler.second-copies")
-    # whether tasks whose worker died of memory are tried again alone on a worker
     whole_worker_retry: bool = setting(True, "paceline.scheduler.whole-worker-retry")
-    # part of the memory limit that workers are sent tasks up to; false for no such limit
     memory_admission: float | bool = setting(0.7, "paceline.scheduler.memory-admission")
     events_cleanup_delay_seconds: float = setting(
         3600.0, "distributed.scheduler.events-cleanup-delay"
@@ -156,7 +148,6 @@ class SchedulerConfig:
     work_stealing_interval_seconds: float = setting(
         1.0, "distributed.scheduler.work-stealing-interval"
     )
-    # how several groups of clients share the cluster: see docs/sharing.md
     shares_enabled: bool = setting(True, "paceline.shares.enabled")
     shares_half_life_seconds: float = setting(60.0, "paceline.shares.half-life")
     shares_groups: dict[str, dict[str, float]] = field(

@@ -15,7 +15,10 @@ README_LINES_MAX = 120
 #: Columns of a line outside tables and code.
 COLUMNS_MAX = 120
 #: Pages that are generated, at least in part.
-GENERATED = {"docs/compatibility.md", "docs/performance.md", "docs/programs.md", "docs/protocol.md"}
+GENERATED = {
+    *("docs/compatibility.md", "docs/configuration.md", "docs/performance.md"),
+    *("docs/programs.md", "docs/protocol.md"),
+}
 #: Pages whose relative links are followed.
 PAGES = (
     *sorted(ROOT.glob("*.md")),

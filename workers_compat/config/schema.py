@@ -1,4 +1,4 @@
-"""Schema of the configuration keys that a scheduler reads, to report mistakes at start.
+"""Schema of the configuration keys that a scheduler accepts, to report mistakes at start.
 
 An invalid value prevents the start; the error contains the key, the value, its origin and the
 accepted values. An unknown key under ``distributed.scheduler``, ``distributed.comm`` or
@@ -8,17 +8,38 @@ accepted values. An unknown key under ``distributed.scheduler``, ``distributed.c
 from __future__ import annotations
 
 import difflib
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dask.config
-from dask.utils import parse_bytes, parse_timedelta
-from paceline.scheduler.core.config import MEASURES, check_group_settings
-from paceline.workers_compat.graphs.policies import check_configured
-from paceline.workers_compat.settings import OFF, ON
+from dask.utils import parse_timedelta
+
+from .value_types import (
+    ARGUMENTS,
+    BOOL,
+    COUNT,
+    DURATION,
+    FAILURES,
+    FILE,
+    MEASURE,
+    NUMBER,
+    POSITIVE,
+    SIZE,
+    SPEED,
+    TEXT,
+    TEXTS,
+    TLS_VERSION,
+    InvalidPart,
+    ValueType,
+    are_policies,
+    are_share_groups,
+    is_duration,
+    is_integer,
+    is_size,
+    is_text,
+    is_text_or_texts,
+)
 
 #: Sections in which unknown keys are reported.
 SECTIONS = ("distributed.scheduler", "distributed.comm", "paceline")
@@ -30,109 +51,15 @@ ANY_KEYS = (
     "distributed.scheduler.dashboard",
     "distributed.scheduler.default-task-durations",
     "paceline.scheduler.policies",
-    "paceline.transfer",
 )
 #: Problems that are listed; of further ones, only the number is.
 LISTED_MAX = 20
 
 
-class InvalidPart(ValueError):
-    """A part of a value that is a mapping is invalid; the text names the part."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """A type of configuration values: its description in error messages, and a test of values.
-
-    If ``accepts`` raises ValueError, TypeError or KeyError, the value is invalid.
-    """
-
-    description: str
-    accepts: Callable[[Any], bool]
-
-
-def _is_duration(value: Any) -> bool:
-    return not isinstance(value, bool) and bool(parse_timedelta(value, default="seconds") >= 0)
-
-
-def _is_size(value: Any) -> bool:
-    return not isinstance(value, bool) and bool(parse_bytes(value) >= 0)
-
-
-def _is_positive(value: Any) -> bool:
-    return not isinstance(value, bool) and float(value) > 0
-
-
-def _is_integer(value: Any, minimum: float = -math.inf) -> bool:
-    """Return whether ``value`` is a whole number or infinite, and at least ``minimum``."""
-    number = float(value)
-    is_whole = math.isinf(number) or number == int(number)
-    return not isinstance(value, bool) and is_whole and number >= minimum
-
-
-def _is_bool(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower() in (*ON, *OFF)
-    return isinstance(value, int)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, str | list | tuple) and all(isinstance(each, str) for each in value)
-
-
-def _are_share_groups(value: Any) -> bool:
-    for group, settings in dict(value).items():
-        plain = settings
-        if isinstance(settings, Mapping):
-            plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
-        try:
-            check_group_settings(group, plain)
-        except ValueError as error:
-            raise InvalidPart(str(error)) from error
-    return True
-
-
-def _are_policies(value: Any) -> bool:
-    if not all(isinstance(options, Mapping) for options in dict(value).values()):
-        return False
-    try:
-        check_configured(dict(value))
-    except ValueError as error:
-        raise InvalidPart(str(error)) from error
-    return True
-
-
-DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', _is_duration)
-SIZE = ValueType('a size, as "10 MiB", "1 GB" or a number of bytes', _is_size)
-SPEED = ValueType(
-    'bytes per second above 0, as "100 MB" or 100000000',
-    lambda value: _is_positive(parse_bytes(value)),
-)
-COUNT = ValueType("a whole number from 0 up", lambda value: _is_integer(value, 0))
-# as in stock, False means 0; xgboost's tests set it
-FAILURES = ValueType(COUNT.description, lambda value: value is False or COUNT.accepts(value))
-POSITIVE = ValueType('a number above 0, or "inf"', _is_positive)
-BOOL = ValueType("true or false", _is_bool)
-TEXT = ValueType("text", _is_text)
-FILE = ValueType("the path of a file", _is_text)
-TEXTS = ValueType("a list of texts, as [a, b]", _is_list_of_texts)
-ARGUMENTS = ValueType(
-    "a list of texts, as [--option, value]", lambda value: isinstance(value, str | list | tuple)
-)
-MEASURE = ValueType(
-    'a way to measure memory, as "optimistic", "managed" or "process"',
-    lambda value: value in MEASURES,
-)
-TLS_VERSION = ValueType("1.2 or 1.3", lambda value: float(value) in (1.2, 1.3))
-
 _TLS_PEERS = ("client", "scheduler", "worker")
 _TLS_FILES = ("ca-file", *(f"{peer}.{part}" for peer in _TLS_PEERS for part in ("cert", "key")))
 
-VALUE_TYPES: dict[str, ValueType] = {
+STOCK: dict[str, ValueType] = {
     "distributed.scheduler.active-memory-manager.interval": DURATION,
     "distributed.scheduler.active-memory-manager.measure": MEASURE,
     "distributed.scheduler.active-memory-manager.policies": ValueType(
@@ -145,16 +72,16 @@ VALUE_TYPES: dict[str, ValueType] = {
     "distributed.scheduler.bandwidth": SPEED,
     "distributed.scheduler.blocked-handlers": TEXTS,
     "distributed.scheduler.contact-address": ValueType(
-        'an address, as "tcp://10.0.0.1:8786"', _is_text
+        'an address, as "tcp://10.0.0.1:8786"', is_text
     ),
     "distributed.scheduler.default-data-size": SIZE,
     "distributed.scheduler.default-task-durations": ValueType(
         'a mapping of prefixes to durations, as {slow: "2 hours"}',
-        lambda value: all(map(_is_duration, dict(value).values())),
+        lambda value: all(map(is_duration, dict(value).values())),
     ),
     "distributed.scheduler.events-cleanup-delay": DURATION,
     "distributed.scheduler.http.routes": ValueType(
-        "a list of modules, as [distributed.http.health]", _is_list_of_texts
+        "a list of modules, as [distributed.http.health]", is_text_or_texts
     ),
     "distributed.scheduler.idle-timeout": DURATION,
     "distributed.scheduler.locks.lease-timeout": DURATION,
@@ -162,7 +89,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     "distributed.scheduler.no-workers-timeout": DURATION,
     "distributed.scheduler.pickle": BOOL,
     "distributed.scheduler.preload": ValueType(
-        "a list of modules, files or URLs, as [package.module]", _is_list_of_texts
+        "a list of modules, files or URLs, as [package.module]", is_text_or_texts
     ),
     "distributed.scheduler.preload-argv": ARGUMENTS,
     "distributed.scheduler.reuse-broadcast-comm": BOOL,
@@ -178,9 +105,9 @@ VALUE_TYPES: dict[str, ValueType] = {
         'false, "auto", or a name as "lz4" or "zstd"',
         lambda value: value is False or isinstance(value, str),
     ),
-    "distributed.comm.default-scheme": ValueType('a scheme, as "tcp" or "tls"', _is_text),
+    "distributed.comm.default-scheme": ValueType('a scheme, as "tcp" or "tls"', is_text),
     "distributed.comm.offload": ValueType(
-        f"{SIZE.description}, or false", lambda value: value is False or _is_size(value)
+        f"{SIZE.description}, or false", lambda value: value is False or is_size(value)
     ),
     "distributed.comm.require-encryption": BOOL,
     "distributed.comm.retry.count": COUNT,
@@ -195,12 +122,13 @@ VALUE_TYPES: dict[str, ValueType] = {
     "distributed.comm.tls.max-version": TLS_VERSION,
     "distributed.comm.tls.min-version": TLS_VERSION,
     "distributed.comm.websockets.shard": SIZE,
-    "distributed.comm.zstd.level": ValueType("a whole number", _is_integer),
+    "distributed.comm.zstd.level": ValueType("a whole number", is_integer),
     "distributed.comm.zstd.threads": ValueType(
-        "a whole number from -1 up", lambda value: _is_integer(value, -1)
+        "a whole number from -1 up", lambda value: is_integer(value, -1)
     ),
     "distributed.adaptive.target-duration": DURATION,
-    "distributed.admin.event-loop": ValueType('"tornado", "uvloop" or "asyncio"', _is_text),
+    "distributed.admin.event-loop": ValueType('"tornado", "uvloop" or "asyncio"', is_text),
+    "distributed.admin.log-format": TEXT,
     "distributed.admin.log-length": COUNT,
     "distributed.admin.low-level-log-length": COUNT,
     "distributed.admin.max-error-length": COUNT,
@@ -210,63 +138,220 @@ VALUE_TYPES: dict[str, ValueType] = {
     "distributed.dashboard.graph-max-items": COUNT,
     "distributed.dashboard.link": TEXT,
     "distributed.dashboard.prometheus.namespace": TEXT,
-    "paceline.graph-compiler.accelerators": BOOL,
-    "paceline.graph-compiler.memory-limit": SIZE,
-    "paceline.graph-compiler.timeout": DURATION,
-    "paceline.http.body-size": SIZE,
-    "paceline.http.connections": COUNT,
-    "paceline.http.idle-timeout": DURATION,
-    "paceline.http.token": TEXT,
-    "paceline.http.token-file": FILE,
-    "paceline.shares.annotations": BOOL,
-    "paceline.shares.clients": ValueType(
-        "a mapping of patterns of client names to groups, as {batch-*: batch}",
-        lambda value: all(isinstance(each, str) for each in dict(value).values()),
+    "distributed.diagnostics.computations.max-history": COUNT,
+    "distributed.diagnostics.erred-tasks.max-history": COUNT,
+    "distributed.worker.memory.rebalance.measure": MEASURE,
+    "distributed.worker.memory.rebalance.recipient-max": NUMBER,
+    "distributed.worker.memory.rebalance.sender-min": NUMBER,
+    "distributed.worker.memory.rebalance.sender-recipient-gap": NUMBER,
+    "distributed.worker.memory.recent-to-old-time": DURATION,
+    "distributed.worker.memory.terminate": ValueType(
+        "a number, or false", lambda value: value is False or NUMBER.accepts(value)
     ),
-    "paceline.shares.enabled": BOOL,
-    "paceline.shares.groups": ValueType(
-        "a mapping of groups to settings, as {batch: {weight: 2, threads: 40, memory: 10 GiB}}",
-        _are_share_groups,
+    "distributed.worker.profile.cycle": DURATION,
+    "distributed.worker.profile.enabled": BOOL,
+    "distributed.worker.profile.interval": DURATION,
+}
+"""Key of distributed -> type of its value. None and "" are always valid."""
+
+WITHOUT_EFFECT = frozenset(
+    (
+        "distributed.comm.compression",
+        "distributed.comm.offload",
+        "distributed.comm.retry.count",
+        "distributed.comm.retry.delay.max",
+        "distributed.comm.retry.delay.min",
+        "distributed.comm.shard",
+        "distributed.comm.websockets.shard",
+        "distributed.comm.zstd.level",
+        "distributed.comm.zstd.threads",
+        "distributed.scheduler.allowed-imports",
+        "distributed.scheduler.locks.lease-timeout",
+        "distributed.scheduler.reuse-broadcast-comm",
+    )
+)
+"""Keys of ``STOCK`` that the scheduler checks, but does not use. Workers and clients use some."""
+
+PACELINE: dict[str, tuple[ValueType, str]] = {
+    "paceline.graph-compiler.accelerators": (
+        BOOL,
+        "Whether graph compilers use faster code than dask's for unpickling, ordering and pickling "
+        "tasks.",
     ),
-    "paceline.shares.half-life": DURATION,
-    "paceline.scheduler.adaptive-grace": DURATION,
-    "paceline.scheduler.client-grace": DURATION,
-    "paceline.scheduler.client-grace-bytes": SIZE,
-    "paceline.scheduler.dump-timeout": DURATION,
-    "paceline.scheduler.policies": ValueType(
-        'a mapping of prefixes to policies, as {"read-*": {timeout: "5m"}}',
-        _are_policies,
+    "paceline.graph-compiler.memory-limit": (
+        SIZE,
+        "Resident memory of a graph compiler, checked ten times a second. A graph that exceeds it "
+        "fails. 0 is no limit.",
     ),
-    "paceline.scheduler.restart-stuck-workers": BOOL,
-    "paceline.scheduler.retire-running": DURATION,
-    "paceline.scheduler.durable": TEXT,
-    "paceline.scheduler.coassigned-tasks": COUNT,
-    "paceline.scheduler.hang-timeout": ValueType(
-        'a duration of at least 1 s, as "5 minutes"',
-        lambda value: _is_duration(value) and parse_timedelta(value, default="seconds") >= 1,
+    "paceline.graph-compiler.timeout": (
+        DURATION,
+        "Time without progress (unpickling and ordering, then each chunk of tasks) after which a "
+        "graph fails. 0 is no limit.",
     ),
-    "paceline.scheduler.memory-admission": ValueType(
-        "a number up to 1, or false",
-        lambda value: value is False or (value is not True and 0 < float(value) <= 1),
+    "paceline.http.body-size": (SIZE, "Size of the body of an HTTP request."),
+    "paceline.http.connections": (
+        COUNT,
+        "Open HTTP connections, of the scheduler's process and of the dashboard's each; at most a "
+        "quarter of the limit of open files. A further one closes the one unused longest.",
     ),
-    "paceline.scheduler.second-copies": BOOL,
-    "paceline.scheduler.speculation": BOOL,
-    "paceline.scheduler.whole-worker-retry": BOOL,
-    "paceline.scheduler.speculation-factor": ValueType(
-        "a number above 1", lambda value: not isinstance(value, bool) and float(value) > 1
+    "paceline.http.idle-timeout": (
+        DURATION,
+        "Time until a request, its headers and its body have arrived, and until a client reads "
+        "what was sent.",
     ),
-    "paceline.scheduler.standby-turns": COUNT,
-    "paceline.scheduler.unread-timeout": DURATION,
-    "paceline.scheduler.worker-ends": BOOL,
-    "paceline.security.peer-names": TEXTS,
-    "paceline.security.secret": TEXT,
-    "paceline.security.secret-file": FILE,
-    "paceline.security.unpickle": BOOL,
-    "paceline.worker-end": ValueType(
-        "seconds since the epoch", lambda value: not isinstance(value, bool) and float(value) >= 0
+    "paceline.http.token": (
+        TEXT,
+        "Token that pages, metrics and commands require; see [security](security.md#pages).",
+    ),
+    "paceline.http.token-file": (FILE, "File that contains this token."),
+    "paceline.scheduler.adaptive-grace": (
+        DURATION,
+        "Time without work for it after which an [adaptive cluster](deploy/adaptive.md) may close "
+        "a worker that never had a task, or give up one that is starting.",
+    ),
+    "paceline.scheduler.client-grace": (
+        DURATION,
+        "Time for which the keys of a client are kept after its connection broke; see "
+        "[operation](operations.md#clients-that-lose-their-connection).",
+    ),
+    "paceline.scheduler.client-grace-bytes": (SIZE, "Total size of the results that are kept."),
+    "paceline.scheduler.coassigned-tasks": (
+        COUNT,
+        "Sibling root-ish tasks that are assigned to a worker together, per thread; 0 spreads "
+        "them. See [scheduling](scheduling.md).",
+    ),
+    "paceline.scheduler.dump-timeout": (
+        DURATION,
+        "Time that a cluster dump (`Client.dump_cluster_state`) waits for the state of a worker.",
+    ),
+    "paceline.scheduler.durable": (
+        TEXT,
+        "Folder of a [durable](durability.md) scheduler, as the option `--durable`.",
+    ),
+    "paceline.scheduler.hang-timeout": (
+        ValueType(
+            'a duration of at least 1 s, as "5 minutes"',
+            lambda value: is_duration(value) and parse_timedelta(value, default="seconds") >= 1,
+        ),
+        "Time for which the event loop of a [durable](durability.md) scheduler has not run, after "
+        "which its process is killed.",
+    ),
+    "paceline.scheduler.memory-admission": (
+        ValueType(
+            "a number up to 1, or false",
+            lambda value: value is False or (value is not True and 0 < float(value) <= 1),
+        ),
+        "Part of the memory limit of a worker up to which it is sent tasks; false turns this off. "
+        "See [memory](memory.md).",
+    ),
+    "paceline.scheduler.policies": (
+        ValueType(
+            'a mapping of prefixes to policies, as {"read-*": {timeout: "5m"}}',
+            are_policies,
+        ),
+        "[Policies](task-policies.md) of tasks whose prefix matches a pattern.",
+    ),
+    "paceline.scheduler.restart-stuck-workers": (
+        BOOL,
+        "Whether a worker with a thread that goes on after a [timeout](task-policies.md#timeouts) "
+        "is drained and restarted by its nanny.",
+    ),
+    "paceline.scheduler.retire-running": (
+        DURATION,
+        "Time for which a retiring worker may finish the tasks that it runs, before it is closed. "
+        "With 0 it is closed at once, as with stock.",
+    ),
+    "paceline.scheduler.second-copies": (
+        BOOL,
+        "Whether results that are expensive to compute again are "
+        "[copied](worker-losses.md#second-copies) when workers may be lost.",
+    ),
+    "paceline.scheduler.speculation": (
+        BOOL,
+        "Whether tasks that take much longer than usual get a "
+        "[second run](task-policies.md#second-runs) on another worker.",
+    ),
+    "paceline.scheduler.speculation-factor": (
+        ValueType(
+            "a number above 1", lambda value: not isinstance(value, bool) and float(value) > 1
+        ),
+        "Multiple of the average duration of its prefix after which a task takes much longer.",
+    ),
+    "paceline.scheduler.standby-turns": (
+        COUNT,
+        "Turns of the core after which a [durable](durability.md) scheduler forks a new standby.",
+    ),
+    "paceline.scheduler.unread-timeout": (
+        DURATION,
+        "Time for which a worker may read nothing of the messages that wait for it, before its "
+        "connection is closed.",
+    ),
+    "paceline.scheduler.whole-worker-retry": (
+        BOOL,
+        "Whether a task whose worker died of memory is tried again "
+        "[alone on a worker](worker-losses.md#whole-workers).",
+    ),
+    "paceline.scheduler.worker-ends": (
+        BOOL,
+        "Whether workers receive a plugin that reports their "
+        "[end](worker-losses.md#end-of-a-worker).",
+    ),
+    "paceline.security.peer-names": (
+        TEXTS,
+        "Patterns of the names of certificates that are admitted; see [TLS](security.md#tls).",
+    ),
+    "paceline.security.secret": (
+        TEXT,
+        "[Secret](security.md#shared-secret) of at least 16 bytes that peers have to know.",
+    ),
+    "paceline.security.secret-file": (FILE, "File that contains this secret."),
+    "paceline.security.unpickle": (
+        BOOL,
+        "With false, the event loop [unpickles nothing](security.md#what-the-scheduler-"
+        "deserializes) that clients send, as with `distributed.scheduler.pickle: false`.",
+    ),
+    "paceline.shares.annotations": (
+        BOOL,
+        "Whether the annotation `group=` chooses the share group of a task.",
+    ),
+    "paceline.shares.clients": (
+        ValueType(
+            "a mapping of patterns of client names to groups, as {batch-*: batch}",
+            lambda value: all(isinstance(each, str) for each in dict(value).values()),
+        ),
+        "Share groups of clients; the first pattern that matches counts.",
+    ),
+    "paceline.shares.enabled": (
+        BOOL,
+        "Whether groups of clients [share](sharing.md) the cluster; false is first come, first "
+        "served.",
+    ),
+    "paceline.shares.groups": (
+        ValueType(
+            "a mapping of groups to settings, as {batch: {weight: 2, threads: 40, memory: 10 GiB}}",
+            are_share_groups,
+        ),
+        "[Settings](sharing.md#configuration) of share groups.",
+    ),
+    "paceline.shares.half-life": (DURATION, "Half-life of the remembered usage of share groups."),
+    "paceline.transfer": (
+        ValueType(
+            "a list of backends, or a mapping of options",
+            lambda value: isinstance(value, str | list | tuple | Mapping),
+        ),
+        "[Transfer](transfer.md) of results between workers; read by the scheduler and workers.",
+    ),
+    "paceline.worker-end": (
+        ValueType(
+            "seconds since the epoch",
+            lambda value: not isinstance(value, bool) and float(value) >= 0,
+        ),
+        "[End](worker-losses.md#end-of-a-worker) of a worker; read by workers.",
     ),
 }
-"""Key -> type of its value. None and "" are always valid."""
+"""Key of paceline -> type of its value, and its meaning in Markdown for docs/configuration.md."""
+
+VALUE_TYPES = {**STOCK, **{key: value_type for key, (value_type, _) in PACELINE.items()}}
 
 
 def invalid_values() -> Iterator[str]:
