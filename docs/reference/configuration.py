@@ -38,7 +38,7 @@ schema (`make reference`).
 STOCK_HEAD = """## Keys of distributed
 
 These have the same meaning as with the stock scheduler, but `distributed.comm.timeouts.tcp` applies
-only to keepalive probes. The defaults are those of distributed
+only to keepalive probes ([differences](differences.md)). The defaults are those of distributed
 2026.8.0. The scheduler also reads `temporary-directory`, `scheduler-address` (its commands) and the
 options of the dashboard (`distributed.scheduler.dashboard`).
 """
