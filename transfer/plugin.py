@@ -39,11 +39,12 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
             or text such as "1 MiB".
         options: backend name -> its options; "file" and "redis" also accept the directory or URL,
             as in ``Transfer("file", file="/shared/folder")``. Sizes and durations are numbers, or
-            text such as "1 GiB" and "30s". A backend ignores options that it does not know.
+            text such as "1 GiB" and "30s".
 
     Raises:
-        ValueError: a backend in ``backends``, ``rules`` or ``options`` is unknown, a rule, a size
-            or a duration is invalid, or a required option is missing.
+        ValueError: a backend in ``backends``, ``rules`` or ``options``, or an option of a built-in
+            backend is unknown, a rule, a size or a duration is invalid, or a required option is
+            missing.
     """
 
     name = NAME

@@ -23,6 +23,14 @@ BUILT_IN = {
     "redis": "paceline.transfer.redis:Redis",
     "direct": "paceline.transfer.direct:Direct",
 }
+#: Options of the built-in backends.
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "shm": ("cache_nbytes", "idle_nbytes", "limit_nbytes", "writable"),
+    "vm": (),
+    "file": ("directory", "lease_seconds", "limit_nbytes"),
+    "redis": ("lease_seconds", "limit_nbytes", "timeout_seconds", "url"),
+    "direct": ("compression", "timeout_seconds"),
+}
 #: Required option of a backend; "auto" leaves the backend out without it.
 NEEDS = {"file": "directory", "redis": "url"}
 
@@ -128,6 +136,7 @@ def settings(
         raise ValueError(
             f"no transfer is called {unknown[0]!r}: there are {known}, and module:Class"
         )
+    _check_options(given, classes)
     for rule in checked_rules:
         for name in rule.use:
             if name not in (STOCK, *classes):
@@ -196,6 +205,16 @@ def _options(name: str, value: Any) -> Mapping[str, Any]:
     if name not in BUILT_IN:
         return given
     return {option: _amount(name, option, value) for option, value in given.items()}
+
+
+def _check_options(given: Mapping[str, Mapping[str, Any]], classes: Mapping[str, str]) -> None:
+    """Raise ValueError if a built-in backend does not have one of its given options."""
+    for name, options in given.items():
+        known = OPTIONS.get(name, ()) if classes[name] == BUILT_IN.get(name) else options
+        for option in options:
+            if option not in known:
+                found = ", ".join(known) or "none"
+                raise ValueError(f"transfer {name!r} has no option {option!r}: there are {found}")
 
 
 def _amount(name: str, option: str, value: Any) -> Any:

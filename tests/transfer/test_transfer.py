@@ -262,6 +262,10 @@ def test_settings() -> None:
     for option, bad in (("cache_nbytes", "x"), ("limit_nbytes", -1), ("lease_seconds", [1])):
         with pytest.raises(ValueError, match=f"option '{option}' of transfer 'shm' must be a "):
             settings(shm={option: bad})
+    for name, has in (("shm", "cache_nbytes, idle_nbytes"), ("vm", "none")):
+        with pytest.raises(ValueError, match=f"transfer '{name}' has no option 'sizes': .* {has}"):
+            settings(**{name: {"sizes": 1}})
+    assert settings("a.b:vm", vm={"sizes": 1}).options["vm"] == {"sizes": 1}  # not the built-in one
     sizes = settings(shm={"cache-nbytes": "1 MiB"}, file={"directory": "/x", "lease_seconds": "1m"})
     assert sizes.options["shm"] == {"cache_nbytes": 1 << 20}
     assert sizes.options["file"] == {"directory": "/x", "lease_seconds": 60}
