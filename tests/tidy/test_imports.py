@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from tests.support.source_tree import PACKAGES, Source, package_of, sources
+from tests.support.source_tree import PACKAGES, ROOT, Source, package_of, sources
 
 # What a room may import that is neither ours nor the standard library's.
 THIRD_PARTY = {
@@ -92,6 +93,26 @@ def test_imports_go_down() -> None:
 
 def test_every_file_is_in_a_room() -> None:
     assert {source.folder for source in sources()} == set(PACKAGES)
+
+
+def test_private_imports_are_listed() -> None:
+    """CONTRIBUTING.md lists the modules that import private ones of dask and distributed."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("### Private APIs")[2]
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| ")]
+    found = [
+        (match[1], item.name.rpartition(".")[2], source.where)
+        for source in sources()
+        for item in source.imports()
+        if (match := re.match(r"(?:dask|distributed)\b.*?\.(_\w+)", item.name))
+    ]
+    assert [
+        (module, where)
+        for module, _, where in found
+        if not any(module in row[0] and f"`{where}`" in row[1] for row in rows)
+    ] == []
+    listed = next(row for row in rows if row[0].startswith("| `dask._task_spec`: "))
+    names = set(re.findall(r"`(\w+)`", listed[0]))
+    assert names == {n for m, n, where in found if m == "_task_spec" and where in listed[1]}
 
 
 BLOCKED_IMPORT = """
