@@ -208,9 +208,9 @@ def write(kept: dict[Name, bytes], cut: set[Name]) -> None:
             entries[-1]["cut_from_batch"] = True
     index = {
         "about": "Messages of Dask's protocol: VECTOR.bin is one message as it is on a socket, VECTOR.json what is in it.",
-        "source": "captured: these bytes passed between stock peers, but for names of a machine, overwritten with others of their "
-        "length. cut_from_batch: it passed in a batch with others, and has been encoded again alone. constructed: nobody said it; "
-        "encoded from the catalogue.",
+        "source": "captured: these bytes passed between stock peers; only names of the machine were overwritten, with others of "
+        "the same length. cut_from_batch: it passed in a batch with others, and has been encoded again alone. constructed: not "
+        "captured; encoded from the catalogue.",
         "shapes": "shapes/DIRECTION.SHAPE: whole batches; compressed, sharded and empty frames, values of several; stock peers "
         f"were told to compress with zlib, to cut frames at {SHARD}, and that they are on different hosts.",
         "release": "distributed 2026.8.0", "json": "docs/protocol.md, 'Messages as JSON'", "vectors": entries,
