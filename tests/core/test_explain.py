@@ -194,6 +194,7 @@ def test_the_cluster_as_a_whole(duo: Env) -> None:
     duo.submit({"a": [], "b": []}, annotations={"a": annotated})
     found = explain_all(duo.state, duo.now)
     assert found["states"] == {"no-worker": 1, "processing": 1}
+    assert found["prefixes"] == {"a": {"no-worker": 1}, "b": {"processing": 1}}
     assert [each["key"] for each in found["suspects"]] == ["a", "b"]
 
 

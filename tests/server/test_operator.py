@@ -70,6 +70,23 @@ async def test_status_and_doctor_of_a_cluster() -> None:
     assert click.unstyle(colored) == status.format_text(snapshot, snapshot) != colored
 
 
+async def test_status_counts_tasks_in_all_states() -> None:
+    async with (
+        Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler,
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        futures = client.map(str, range(7), key=[f"queued-{i}" for i in range(7)])
+        futures += client.map(str, range(2), key=["few-1", "few-2"], resources={"GPU": 1})
+        while len(scheduler.server.state.tasks) < len(futures):
+            await asyncio.sleep(0.01)
+        snapshot = await asyncio.to_thread(status.fetch, scheduler.address, 30)
+    text = status.format_text(snapshot)
+    assert "7 queued, 2 no-worker" in text
+    assert "0 / 7" in text and "0 / 2" in text
+    assert [name for name, _ in status.busiest(snapshot.prefixes)] == ["queued", "few"]
+    assert status.busiest({"a": {"memory": 9}, "b": {"no-worker": 1}})[0][0] == "b"
+
+
 def test_doctor_reports_problems() -> None:
     values = {
         "distributed.scheduler.validate": True,

@@ -78,12 +78,16 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
     """Explain what blocks the cluster as a whole.
 
     Returns:
-        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most
-        likely block others, the most serious first.
+        "states" (state -> number of tasks), "prefixes" (the same for each prefix), "cluster",
+        "suspects": summaries of the tasks that most likely block others, the most serious first.
     """
     states: dict[str, int] = {}
-    for group in state.task_groups.values():
-        add_up(states, {s: n for s, n in group.states.items() if n and s != "forgotten"})
+    prefixes = {}
+    for prefix in state.task_prefixes.values():
+        counts = {s: n for s, n in prefix.states.items() if n and s != "forgotten"}
+        if counts:
+            prefixes[prefix.name] = counts
+            add_up(states, counts)
     # the tasks that were sent to workers longest ago, one per worker
     processing = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
     processing.sort(key=lambda ts: ts.run_id)
@@ -96,7 +100,8 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
         {"key": ts.key, "state": ts.state, "summary": explain(state, ts.key, now)["summary"]}
         for ts in suspects
     ]
-    return {"states": states, "cluster": cluster(state, now), "suspects": found}
+    about = cluster(state, now)
+    return {"states": states, "prefixes": prefixes, "cluster": about, "suspects": found}
 
 
 def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:

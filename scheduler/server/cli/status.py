@@ -30,8 +30,12 @@ STATES: Final = (
     ("released", "█", "blue"),
     ("erred", "█", "red"),
     ("processing", "▓", "yellow"),
+    ("queued", "▒", "cyan"),
     ("waiting", "░", "bright_black"),
+    ("no-worker", "░", "magenta"),
 )
+#: States of finished tasks.
+DONE: Final = ("memory", "released", "erred")
 
 
 @dataclass(slots=True)
@@ -59,14 +63,21 @@ class Snapshot:
     @property
     def done(self) -> int:
         """Number of finished tasks that the scheduler still knows."""
-        totals = self.totals
-        return totals["memory"] + totals["released"] + totals["erred"]
+        return sum(map(n_done, self.prefixes.values()))
+
+
+def n_done(states: dict[str, int]) -> int:
+    """Return the number of finished tasks among those counted by state."""
+    return sum(states.get(state, 0) for state in DONE)
 
 
 def fetch(address: str, timeout: float) -> Snapshot:
-    """Request a snapshot from the scheduler. Raises RpcError."""
+    """Request a snapshot from the scheduler, which may be a stock one. Raises RpcError."""
     identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
-    prefixes = call_scheduler(address, m.GetTaskPrefixStates(), timeout)
+    found = call_scheduler(address, m.Explain(), timeout) if "build" in identity else {}
+    prefixes = found.get("prefixes")
+    if prefixes is None:  # stock, or an older release: without queued and no-worker tasks
+        prefixes = call_scheduler(address, m.GetTaskPrefixStates(), timeout)
     return Snapshot(time.monotonic(), identity, prefixes)
 
 
@@ -96,11 +107,8 @@ def busiest(prefixes: dict[str, dict[str, int]]) -> list[tuple[str, dict[str, in
 
     def order(item: tuple[str, dict[str, int]]) -> tuple[int, int, str]:
         states = item[1]
-        return (
-            -states.get("processing", 0) - states.get("waiting", 0),
-            -sum(states.values()),
-            item[0],
-        )
+        total = sum(states.values())
+        return n_done(states) - total, -total, item[0]
 
     return sorted((item for item in prefixes.items() if any(item[1].values())), key=order)
 
@@ -162,8 +170,7 @@ def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = Fal
         parts = bar_parts(states)
         bar = "".join(click.style(text, style) if color else text for text, style in parts)
         bar += " " * (BAR_WIDTH - sum(len(text) for text, _ in parts))
-        done = sum(states.get(state, 0) for state in ("memory", "released", "erred"))
-        line = f"{name[:30]:30} {bar} {done:,} / {sum(states.values()):,}"
+        line = f"{name[:30]:30} {bar} {n_done(states):,} / {sum(states.values()):,}"
         if states.get("erred"):
             line += f"  {states['erred']:,} erred"
         lines.append(line)
