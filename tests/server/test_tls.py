@@ -16,6 +16,8 @@ import pytest
 import uvloop
 from distributed import Client, Nanny, Worker
 from distributed.security import Security
+from paceline.protocol import messages as m
+from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import EncryptionRequiredError, Transport
 from paceline.scheduler.server.scheduler import Scheduler
@@ -255,6 +257,25 @@ async def test_stock_peers(authority: Authority, pair: Pair, security: str) -> N
             assert (await client.submit(np.sum, future)) == 3_000_000
             back = await client.gather(future, direct=False)
             assert (back == array).all()
+
+
+async def test_commands_use_the_certificates_of_a_client(authority: Authority, pair: Pair) -> None:
+    def call(address: str) -> Any:
+        return asyncio.to_thread(call_scheduler, address, m.Identity(n_workers=0))
+
+    names: dict[str, Any] = {"distributed.comm.tls.ca-file": authority.ca_file}
+    security = Security(**keywords(authority, pair))
+    async with Scheduler(security=security, port=0, dashboard_address=":0") as scheduler:
+        with (
+            dask.config.set(names),
+            pytest.raises(RpcError, match=r"distributed\.comm\.tls\.client\.{cert,key}"),
+        ):
+            await call(scheduler.address)
+        for role in ("client", "scheduler"):
+            files = {"cert": pair.cert, "key": pair.key}
+            theirs = {f"distributed.comm.tls.{role}.{name}": file for name, file in files.items()}
+            with dask.config.set(names | theirs):
+                assert (await call(scheduler.address))["address"] == scheduler.address
 
 
 @pytest.mark.slow

@@ -92,6 +92,22 @@ def read(security: Any = None) -> Tls:
     )
 
 
+def client_context() -> ssl.SSLContext | None:
+    """Return the context of a client in dask's configuration; None without certificates.
+
+    Without certificates of a client, those of the scheduler are used.
+
+    Raises:
+        OSError, ValueError: see ``read``.
+    """
+    security = Security()
+    for role in ("client", ROLE):
+        context: ssl.SSLContext | None = security.get_connection_args(role).get("ssl_context")
+        if context is not None:
+            return context
+    return None
+
+
 def certificate_names(certificate: Any) -> tuple[str, ...]:
     """Return the common and alternative names in the result of ``getpeercert()``."""
     if not certificate:

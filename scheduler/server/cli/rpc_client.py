@@ -70,10 +70,11 @@ def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
     from paceline.workers_compat.security import tls_config
 
     try:
-        context = tls_config.read().connect
+        context = tls_config.client_context()
         if context is None:
             raise RpcError(
-                f"{address} needs certificates in the configuration (distributed.comm.tls)"
+                f"{address} needs certificates in the configuration: distributed.comm.tls.ca-file "
+                "and distributed.comm.tls.client.{cert,key}"
             )
         return context.wrap_socket(sock, server_hostname=host)
     except BaseException:
