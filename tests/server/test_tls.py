@@ -278,6 +278,22 @@ async def test_commands_use_the_certificates_of_a_client(authority: Authority, p
                 assert (await call(scheduler.address))["address"] == scheduler.address
 
 
+async def test_commands_connect_with_encryption_only(authority: Authority, pair: Pair) -> None:
+    names: dict[str, Any] = {
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": authority.ca_file,
+        "distributed.comm.tls.client": {"cert": pair.cert, "key": pair.key},
+    }
+    security = Security(**keywords(authority, pair))
+    async with Scheduler(security=security, port=0, dashboard_address=":0") as scheduler:
+        with dask.config.set(names):
+            plain = scheduler.address.removeprefix("tls://")
+            found = await asyncio.to_thread(call_scheduler, plain, m.Identity(n_workers=0))
+            assert found["address"] == scheduler.address
+            with pytest.raises(RpcError, match="require-encryption permits tls:// addresses only"):
+                call_scheduler(f"tcp://{plain}", m.Identity())
+
+
 @pytest.mark.slow
 async def test_a_nanny(authority: Authority, pair: Pair) -> None:
     made = Security(**keywords(authority, pair), require_encryption=True)

@@ -22,19 +22,24 @@ class RpcError(click.ClickException):
 def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     """Send a request to a scheduler and return its reply.
 
-    Certificates for ``tls://`` are those of the configuration. `timeout` is for connecting and the
-    reply together, seconds.
+    Certificates, required encryption and the shared secret are those of the configuration.
+    `timeout` is for connecting and the reply together, seconds.
 
     Raises:
         RpcError: the scheduler cannot be reached, does not reply in time, or replies with an error.
     """
     from paceline.workers_compat.addressing import split_address
+    from paceline.workers_compat.settings import is_on
 
+    encrypted_only = is_on("distributed.comm.require-encryption", default=False)
     if "://" not in address:
-        address = f"tcp://{address}"
+        address = f"{'tls' if encrypted_only else 'tcp'}://{address}"
     scheme, _ = split_address(address)
     if scheme not in ("tcp", "tls"):
         raise RpcError(f"Cannot connect to {address}: this command supports tcp and tls only")
+    if scheme == "tcp" and encrypted_only:
+        setting = "distributed.comm.require-encryption"
+        raise RpcError(f"Cannot connect to {address}: {setting} permits tls:// addresses only")
     deadline = time.monotonic() + timeout
     try:
         with _connect(address, scheme == "tls", timeout) as sock:
