@@ -12,6 +12,8 @@ from typing import Any
 import dask.config
 import pytest
 from distributed import Client, Worker
+from paceline.protocol import messages as m
+from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
 from paceline.scheduler.server.scheduler import Scheduler
 from paceline.workers_compat.security import shared_secret
 from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret, SecretError
@@ -154,6 +156,20 @@ async def test_peers_without_proof_are_refused_with_an_error(caplog: Any) -> Non
             assert "it does not know the cluster's secret" in caplog.text
             with pytest.raises(OSError):
                 await Client(scheduler.address, asynchronous=True, timeout=1)
+
+
+async def test_commands_with_a_secret_refuse_a_scheduler_without_it() -> None:
+    config = {"paceline.security.secret": SECRET}
+    async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+        with (
+            dask.config.set(config),
+            pytest.raises(RpcError, match="it does not know the cluster's secret"),
+        ):
+            await asyncio.to_thread(call_scheduler, scheduler.address, m.Identity())
+    with dask.config.set(config):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+            found = await asyncio.to_thread(call_scheduler, scheduler.address, m.Identity())
+            assert found["address"] == scheduler.address
 
 
 PROGRAM = """

@@ -105,6 +105,9 @@ def _exchange(sock: socket.socket, request: Any, deadline: float) -> Any:
         for got in frames.feed(data):
             for event in connection.receive_frames(got):
                 if isinstance(event, HandshakeDone) and not is_sent:
+                    refusal = secret and secret.refusal(event.remote, shared_secret.LISTENER)
+                    if refusal:
+                        raise ConnectionError(refusal)
                     is_sent = True
                     _write(sock, connection.send(request))
                 elif isinstance(event, Value):
