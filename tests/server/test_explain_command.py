@@ -61,6 +61,18 @@ def test_unreachable_scheduler() -> None:
         call_scheduler("ucx://127.0.0.1:1", m.Explain())
 
 
+async def test_a_server_with_another_protocol() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(RpcError, match=f"tcp://127.0.0.1:{port} is not a scheduler: "):
+            await asyncio.to_thread(call_scheduler, f"tcp://127.0.0.1:{port}", m.Explain())
+
+
 def test_the_address_is_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text("{}")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 from paceline.protocol.connection import Connection, HandshakeDone, Value
+from paceline.protocol.errors import ProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
 
 #: Bytes read at a time.
@@ -48,6 +49,8 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
         raise RpcError(f"{address} did not reply within {timeout:g} s") from error
     except (OSError, ValueError) as error:
         raise RpcError(f"Cannot connect to {address}: {error}") from error
+    except ProtocolError as error:
+        raise RpcError(f"{address} is not a scheduler: {error}") from error
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
         raise RpcError(f"{address}: {reply.get('exception_text')}")
     return reply
