@@ -156,6 +156,20 @@ def test_damage_before_the_end_is_an_error(tmp_path: Path, damage: bytes) -> Non
         path.write_bytes(data[:start] + damage * 60 + data[start + 60 :])
         with pytest.raises(JournalError, match=r"damaged at byte .* --until 1 replays"):
             read(path)
+        report = replay(path, until=1)
+        assert (report.n_stimuli, report.ending) == (1, "stopped after 1 stimuli")
+
+
+def test_replay_up_to_a_damaged_flush(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    write(path, [stimuli.ClientRemoved("c"), stimuli.WorkerRemoved("w" * 100)])
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"\xa1f")] ^= 1  # in the record after the second stimulus
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match=r"damaged at byte .* --until 2 replays"):
+        replay(path)
+    assert replay(path, until=2).n_stimuli == 2
+    assert replay(path, until=1).n_stimuli == 1
 
 
 @pytest.mark.parametrize(

@@ -432,12 +432,17 @@ class JournalReader:
         """Yield the entries.
 
         Raises:
-            JournalError: a record is damaged. The last one may be incomplete.
+            JournalError: a record is damaged. The entries before it are yielded. The last record
+                may be incomplete.
         """
+        damage = None
         with self._file:
             record = self._next()
             while record is not None:
-                following = self._next()
+                try:
+                    following = self._next()
+                except JournalError as error:
+                    following, damage = None, error
                 if record[0] == "s":
                     writes = following[1] if following is not None and following[0] == "w" else ()
                     yield JournalEntry(record[1], Stimulus(*record[2:6]), writes=tuple(writes))
@@ -447,6 +452,8 @@ class JournalReader:
                     self.ending = record[1]
                     return
                 record = following
+        if damage is not None:
+            raise damage
 
     def _next(self) -> list[Any] | None:
         position = self._file.tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
 
-from .journal import JournalReader, ValueCodec, output_digest
+from .journal import JournalEntry, JournalError, JournalReader, ValueCodec, output_digest
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def replay(
     errors: list[tuple[int, str]] = []
     count = 0
     differs_after: int | None = None
-    for entry in reader:
+    for entry in _entries(reader, until):
         if entry.stimulus is None:
             digest = output_digest(codec, outbox) if outbox else b""
             hashed.update(digest)
@@ -99,9 +99,6 @@ def replay(
                 _show_outbox(outbox, show, key)
             outbox = Outbox()
             continue
-        if until is not None and count >= until:
-            reader.ending = f"stopped after {until} stimuli"
-            break
         count += 1
         if show is not None:
             _show_stimulus(count, entry.now, entry.stimulus, show, key)
@@ -119,6 +116,24 @@ def replay(
     return ReplayReport(
         count, hashed.hexdigest(), reader.release, reader.ending, core, errors, differs_after
     )
+
+
+def _entries(reader: JournalReader, until: int | None) -> Iterator[JournalEntry]:
+    """Yield the entries up to the stimulus `until`, behind which the journal may be damaged."""
+    count = 0
+    try:
+        for entry in reader:
+            if entry.stimulus is not None:
+                if count == until:
+                    break
+                count += 1
+            yield entry
+        else:
+            return
+    except JournalError:
+        if count != until:
+            raise
+    reader.ending = f"stopped after {until} stimuli"
 
 
 def _show_stimulus(
