@@ -87,18 +87,50 @@ async def test_status_counts_tasks_in_all_states() -> None:
     assert status.busiest({"a": {"memory": 9}, "b": {"no-worker": 1}})[0][0] == "b"
 
 
-def test_doctor_reports_problems() -> None:
+def test_doctor_reports_harmful_settings() -> None:
     values = {
         "distributed.scheduler.validate": True,
+        "distributed.scheduler.work-stealing": "off",
         "distributed.scheduler.worker-saturation": "inf",
         "distributed.scheduler.worker-ttl": "10 s",
-        "distributed.comm.timeouts.connect": "thirty",
+        "distributed.scheduler.allowed-failures": 0,
     }
-    found = doctor.settings(values.get)
-    assert [each.grade for each in found].count("problem") == 1
+    with dask.config.set(values):
+        found = doctor.settings()
+    assert [each.grade for each in found] == ["note"] * len(values)
     text = doctor.text(found)
-    for name in ("validate", "worker-saturation", "worker-ttl", "cannot be 'thirty'"):
-        assert name in text
+    for name, value in values.items():
+        assert f"`{name}: {value}` " in text
+    harmless = {
+        "distributed.scheduler.validate": "no",
+        "distributed.scheduler.allowed-failures": float("inf"),
+        "distributed.worker.memory.terminate": "0.95",
+    }
+    with dask.config.set(harmless):
+        assert [each.grade for each in doctor.settings()] == ["ok"]
+
+
+def test_doctor_reports_what_prevents_the_start_and_unknown_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = {
+        "paceline.scheduler.standby-turns": "x",
+        "distributed.comm.timeouts.connect": [1],
+        "distributed.scheduler.worker-saturation": float("nan"),
+    }
+    with dask.config.set(values):
+        found = doctor.settings()
+    assert [each.grade for each in found] == ["problem"] * len(values)
+    for name, value in values.items():
+        assert f"`{name}` cannot be {value!r}" in doctor.text(found)
+    with dask.config.set({"distributed.worker.memory.terminate": "often"}):  # read by the core
+        assert [each.grade for each in doctor.settings()] == ["problem"]
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__TERMINAT", "1")
+    with dask.config.set({"paceline.scheduler.durabel": "/x"}):
+        found = doctor.settings()
+    assert [each.grade for each in found] == ["note", "note"]
+    assert "did you mean `paceline.scheduler.durable`?" in found[0].text
+    assert "DASK_DISTRIBUTED__WORKER__TERMINAT" in found[1].text
 
 
 def test_doctor_finds_clocks_and_versions_that_differ() -> None:
@@ -116,9 +148,10 @@ def test_doctor_finds_clocks_and_versions_that_differ() -> None:
 
 
 def test_misspelt_variable() -> None:
-    wrong = "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALNG"
-    right = "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING"
-    assert doctor.unknown_variables({wrong: "1", right: "1", "HOME": "/"}) == [wrong]
+    wrong, right = "DASK_DISTRIBUTED__WORKER__DEMON", "DASK_DISTRIBUTED__WORKER__DAEMON"
+    checked = "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALNG"  # by config.check
+    found = doctor.unknown_variables({wrong: "1", right: "1", checked: "1", "HOME": "/"})
+    assert found == [wrong]
 
 
 def test_commands_report_an_unreachable_scheduler() -> None:

@@ -45,9 +45,7 @@ class Finding:
 
 def examine(address: str | None, timeout: float) -> list[Finding]:
     """Return the findings about this machine, and about a cluster if there is an address."""
-    from paceline.workers_compat.config import config
-
-    found = [*own_versions(), *open_files(0), *settings(config.get)]
+    found = [*own_versions(), *open_files(0), *settings()]
     if address is None:
         return found
     try:
@@ -180,19 +178,24 @@ def _below(seconds: float) -> Callable[[Any], bool]:
 
 
 def _is_off(value: Any) -> bool:
-    return value is False
+    from paceline.workers_compat.settings import OFF
+
+    return str(value).lower() in OFF
 
 
 #: Key without "distributed." -> whether its value is harmful, and its effect then.
 SETTINGS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "scheduler.validate": (bool, "checks the whole state after each step: for tests only"),
+    "scheduler.validate": (
+        lambda value: not _is_off(value),
+        "checks the whole state after each step: for tests only",
+    ),
     "scheduler.work-stealing": (_is_off, "leaves tasks on busy workers while others are idle"),
     "scheduler.worker-saturation": (
-        lambda value: str(value) in ("inf", ".inf") or float(value) > 2,
+        lambda value: float(value) > 2,
         "sends all tasks to workers at once: tasks that load data use more memory",
     ),
     "scheduler.allowed-failures": (
-        lambda value: int(value) < 1,
+        lambda value: float(value) < 1,
         "fails tasks when their worker is lost once",
     ),
     "scheduler.worker-ttl": (
@@ -211,30 +214,33 @@ SETTINGS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 }
 
 
-def settings(get: Callable[[str], Any]) -> list[Finding]:
-    """Check dask's configuration for harmful values and unknown keys."""
-    found = []
+def settings() -> list[Finding]:
+    """Check dask's configuration for invalid values, unknown keys and harmful values."""
+    from paceline.workers_compat.config import config
+
+    try:
+        unknown = config.check()
+        config.scheduler_config()
+    except ValueError as error:
+        return [Finding(BAD, line) for line in str(error).splitlines()]
+    variables = unknown_variables(os.environ)
+    unknown += [f"Unknown setting (environment variable {name})" for name in variables]
+    found = [Finding(NOTE, line) for line in unknown]
     for name, (is_harmful, effect) in SETTINGS.items():
-        key = f"distributed.{name}"
-        value = get(key)
-        try:
-            harmful = value is not None and is_harmful(value)
-        except (KeyError, TypeError, ValueError):
-            found.append(Finding(BAD, f"`{key}` cannot be {value!r}."))
-            continue
-        if harmful:
-            found.append(Finding(NOTE, f"`{key}: {value}` {effect}."))
-    for variable in unknown_variables(os.environ):
-        text = f"The environment variable {variable} is not a known setting. Check its spelling."
-        found.append(Finding(NOTE, text))
+        value = config.get(f"distributed.{name}")
+        if value is not None and is_harmful(value):
+            found.append(Finding(NOTE, f"`distributed.{name}: {value}` {effect}."))
     return found or [Finding(GOOD, "dask's configuration has no harmful setting.")]
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return variables that look like settings of distributed but are not."""
-    from paceline.workers_compat.config import config
+    """Return variables that look like settings of distributed but are not.
 
-    known = [f"{key}." for key in config.default_keys()]
+    Those of the sections that ``config.check`` reports are left out.
+    """
+    from paceline.workers_compat.config import config, schema
+
+    known = [f"{key}." for key in (*config.default_keys(), *schema.SECTIONS)]
     out = []
     for name in sorted(environment):
         if name.startswith("DASK_DISTRIBUTED__"):
