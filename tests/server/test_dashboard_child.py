@@ -52,6 +52,9 @@ async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: in
 
 def test_the_path_of_a_request_is_read_from_its_first_bytes() -> None:
     assert request_path(b"GET /a/status?x=1 HTTP/1.1\r\nHost: h\r\n") == "/a/status"
+    assert request_path(b"GET /a/status?" + b"x" * 5_000) == "/a/status"
+    assert request_path(b"GET /a/status HT") == "/a/status"
     assert request_path(b"GET /a/sta") is None
+    assert request_path(b"GET /a/status\r\nHost: h ") is None
     assert request_path(b"POST /status HTTP/1.1\r\n") is None
     assert request_path(b"\x16\x03\x01\x02\x00") is None

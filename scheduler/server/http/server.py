@@ -211,9 +211,6 @@ class HttpServer:
 
 
 def request_path(start: bytes) -> str | None:
-    """Return the path of a GET from its first bytes, or None if they hold no such line."""
-    line, end, _ = start.partition(b"\r\n")
-    parts = line.split(b" ")
-    if not end or len(parts) != 3 or parts[0] != b"GET":
-        return None
-    return parts[1].split(b"?")[0].decode("latin-1")
+    """Return the path of a GET from its first bytes, or None if they hold no whole path."""
+    found = re.match(rb"GET ([^ ?\r\n]+)[ ?]", start)
+    return None if found is None else found[1].decode("latin-1")
