@@ -41,6 +41,10 @@ async def test_a_key_that_is_a_tuple() -> None:
     assert "does not know ('x', 0)" in await ask_running("('x', 0)")
 
 
+async def test_control_characters_of_a_key_are_escaped() -> None:
+    assert r"does not know x\x1b[31m\n" in await ask_running("x\x1b[31m\n")
+
+
 async def test_the_cluster() -> None:
     text = await ask_running()
     assert "Workers: 0 (none), 0 threads" in text

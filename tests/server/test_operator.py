@@ -87,6 +87,15 @@ async def test_status_counts_tasks_in_all_states() -> None:
     assert status.busiest({"a": {"memory": 9}, "b": {"no-worker": 1}})[0][0] == "b"
 
 
+def test_control_characters_of_names_are_escaped() -> None:
+    name = "a\x1b[31m\n\ud800"
+    identity = {"address": "tcp://x", "workers": {name: {"name": name}}}
+    lines = status.format_text(status.Snapshot(1.0, identity, {name: {"memory": 1}})).split("\n")
+    assert len(lines) == 7 and all(map(str.isprintable, lines))
+    assert r"a\x1b[31m\n\ud800" in lines[3] and r"a\x1b[31m\n\ud800" in lines[6]
+    assert doctor.text([doctor.Finding("note", name)]).startswith(r"! a\x1b[31m\n\ud800")
+
+
 def test_doctor_reports_harmful_settings() -> None:
     values = {
         "distributed.scheduler.validate": True,

@@ -17,7 +17,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain_text import count
 
 from .options import scheduler_address, timeout_option
-from .rpc_client import RpcError, call_scheduler
+from .rpc_client import RpcError, call_scheduler, printable
 
 #: Approximate number of open files of a scheduler per worker: stream, heartbeats, requests.
 FILES_PER_WORKER: Final = 3
@@ -259,7 +259,8 @@ def text(found: list[Finding]) -> str:
     in_order = sorted(found, key=lambda each: list(MARKS).index(each.grade))
     n = sum(each.grade == BAD for each in found)
     summary = "No problems found." if not n else f"{count(n, 'problem')} found."
-    return "\n".join([*(f"{MARKS[each.grade]} {each.text}" for each in in_order), "", summary])
+    lines = [*(f"{MARKS[each.grade]} {each.text}" for each in in_order), "", summary]
+    return "\n".join(map(printable, lines))
 
 
 @click.command("doctor")

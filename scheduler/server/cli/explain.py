@@ -13,7 +13,7 @@ from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.core.inspection.explain_text import count
 
 from .options import json_option, read_key, scheduler_address, timeout_option
-from .rpc_client import call_paceline
+from .rpc_client import call_paceline, printable
 
 
 @click.command("explain")
@@ -27,7 +27,8 @@ def command(key: str | None, address: str, as_json: bool, timeout: float) -> Non
     if as_json:
         click.echo(json.dumps(jsonable(found), indent=2))
     else:
-        click.echo("\n".join(cluster_lines(found) if key is None else task_lines(found)))
+        lines = cluster_lines(found) if key is None else task_lines(found)
+        click.echo("\n".join(map(printable, lines)))
 
 
 def task_lines(found: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,13 @@ def call_paceline(address: str, request: Any, timeout: float) -> Mapping[str, An
     return found
 
 
+def printable(text: str) -> str:
+    """Escape control characters, with which names that peers chose would control the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
     from paceline.workers_compat.addressing import split_host_port
 

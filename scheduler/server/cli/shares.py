@@ -13,7 +13,7 @@ from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_tex
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import json_option, scheduler_address, timeout_option
-from .rpc_client import RpcError, call_paceline
+from .rpc_client import RpcError, call_paceline, printable
 
 
 @click.command("shares")
@@ -138,6 +138,7 @@ def _sums(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return `rows` as lines with aligned columns."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

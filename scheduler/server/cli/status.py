@@ -15,7 +15,7 @@ from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
-from .rpc_client import call_scheduler
+from .rpc_client import call_scheduler, printable
 from .shares import table
 
 #: Number of workers shown; the number of further ones is printed.
@@ -132,7 +132,7 @@ def headline(now: Snapshot, before: Snapshot | None) -> str:
         f"   {identity.get('build') or 'dask scheduler'}{restarts}",
         counts + (f"   {speed:,.0f} tasks/s" if speed is not None else ""),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def worker_row(worker: dict[str, Any], address: str) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = Fal
         parts = bar_parts(states)
         bar = "".join(click.style(text, style) if color else text for text, style in parts)
         bar += " " * (BAR_WIDTH - sum(len(text) for text, _ in parts))
-        line = f"{name[:30]:30} {bar} {n_done(states):,} / {sum(states.values()):,}"
+        line = f"{printable(name)[:30]:30} {bar} {n_done(states):,} / {sum(states.values()):,}"
         if states.get("erred"):
             line += f"  {states['erred']:,} erred"
         lines.append(line)
