@@ -176,7 +176,9 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
         (["--nonsense", "3"], "No such option"),
         (["extra"], "list --preload before them"),
         (["--port", "1,2", "--protocol", "tcp"], "lists of equal length"),
+        (["--port", "65536"], "--port must be a number"),
         (["replay", "--until", "-1", __file__], "-1 is not in the range x>=0"),
+        (["decode", "--check", "nope", os.devnull], "'nope' is not one of 'worker_to_scheduler'"),
     ],
 )
 def test_invalid_options_are_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:
@@ -197,6 +199,7 @@ def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
     assert seen["port"] == 8786
     assert seen["idle_timeout"] == "10 minutes"
     assert main.listen_options("tcp://h:1", None, None, None)["port"] is None
+    assert main.listen_options("", "", None, None)["port"] == 0
     lists = main.listen_options("", "1,2", None, "tcp,tls")
     assert (lists["port"], lists["protocol"]) == ([1, 2], ["tcp", "tls"])
     version = CliRunner().invoke(main.main, ["--version"]).output
@@ -217,6 +220,7 @@ def test_keys_are_parsed_from_the_command_line() -> None:
     assert read_key("('x', 0)") == ("x", 0)
     assert read_key("x-1") == "x-1"
     assert read_key("(oops") == "(oops"
+    assert read_key("({}, 1)") == "({}, 1)"
     assert read_key(None) is None
 
 
@@ -229,6 +233,10 @@ def test_keys_are_parsed_from_the_command_line() -> None:
         (
             ("--pid-file", "/no/such/folder/pid"),
             "'/no/such/folder/pid'. The folder of a given file",
+        ),
+        (
+            ("wiretap", "--listen", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:1"),
+            "port must be 0-65535",
         ),
     ],
 )

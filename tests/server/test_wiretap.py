@@ -366,6 +366,7 @@ def test_decode_reports_violations(tmp_path: Path) -> None:
     assert "ends within a message" in CliRunner().invoke(main, ["decode", str(path)]).output
     path.write_bytes(b"\xff" * 100)
     assert CliRunner().invoke(main, ["decode", str(path)]).exit_code == 1
+    assert "codec can't decode" in CliRunner().invoke(main, ["encode", str(path)]).output
     path.write_text('{"$no": 1}')
     assert "unknown mark $no" in CliRunner().invoke(main, ["encode", str(path)]).output
 

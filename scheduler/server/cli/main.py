@@ -193,14 +193,17 @@ def listen_options(
     protocols: Any = protocol.split(",") if protocol and "," in protocol else protocol
     interfaces: Any = interface.split(",") if interface and "," in interface else interface
     ports: Any = port
-    if port:
-        try:
-            ports = [int(p) for p in port.split(",")] if "," in port else int(port)
+    if port is not None:
+        try:  # as in stock, an empty text means 0
+            numbers = [int(each) for each in (port or "0").split(",")]
         except ValueError:
+            numbers = [-1]
+        if not all(0 <= number < 2**16 for number in numbers):
             raise click.UsageError(
                 "--port must be a number (0 for any free port) or several, "
                 f"for example 8786,8787; got {port!r}"
-            ) from None
+            )
+        ports = numbers if "," in port else numbers[0]
     if port is None and (not host or not re.search(r":\d", host)):
         many = isinstance(protocols, list)
         ports = [DEFAULT_PORT] + [0] * (len(protocols) - 1) if many else DEFAULT_PORT

@@ -151,6 +151,8 @@ def read_key(text: str | None) -> Any:
     if text is None or not text.startswith("("):
         return text
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        key = ast.literal_eval(text)
+        hash(key)
+    except (ValueError, SyntaxError, TypeError):
         return text
+    return key

@@ -6,6 +6,7 @@ import sys
 from typing import Any, BinaryIO
 
 import click
+from paceline.protocol.catalogue import TABLES
 
 from .options import read_key, scheduler_address, tls_options
 
@@ -73,6 +74,8 @@ def wiretap(
 @click.option(
     "--check",
     "direction",
+    type=click.Choice(list(TABLES)),
+    metavar="TABLE",
     help="Check the messages against this table of the catalogue, for example worker_to_scheduler",
 )
 def decode(file: BinaryIO, indent: int | None, in_place: bool, direction: str | None) -> None:
@@ -99,11 +102,8 @@ def decode(file: BinaryIO, indent: int | None, in_place: bool, direction: str | 
 
 def _check(value: Any, direction: str) -> int:
     """Print the violations of a message, or of each message of a batch, and return their number."""
-    from paceline.protocol.catalogue import TABLES
     from paceline.protocol.validation import check_message
 
-    if direction not in TABLES:
-        raise click.UsageError(f"--check must be one of {', '.join(TABLES)}")
     found = [
         violation
         for message in (value if isinstance(value, tuple) else (value,))
@@ -137,7 +137,7 @@ def encode(file: Any, output: BinaryIO, in_place: bool) -> None:
         for form in documents(file.read()):
             for piece in pack_frames(json_to_frames(form, "in-place" if in_place else "stock")):
                 output.write(piece)
-    except ProtocolError as error:
+    except (ProtocolError, UnicodeDecodeError) as error:
         raise click.ClickException(str(error)) from error
 
 

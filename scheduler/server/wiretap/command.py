@@ -100,7 +100,7 @@ def run(
                     serves=serves,
                 )
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise click.ClickException(str(error)) from error
         if stats:
             for text in reporter.stats.table():
