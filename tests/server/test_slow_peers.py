@@ -246,6 +246,8 @@ async def test_timer_of_unread_data_restarts_when_the_peer_reads() -> None:
     assert (left, expired) == ([20], [0.001])
     timer.start()
     timer.stop()
+    with dask.config.set({"paceline.scheduler.unread-timeout": 0}):
+        UnreadTimer(lambda: 20, expired.append).start()
     await asyncio.sleep(0.01)
     assert expired == [0.001]
 

@@ -229,8 +229,9 @@ class UnreadTimer:
         """Start the timer, or restart it because the peer has read something."""
         self.stop()
         self._nbytes = self._unread()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds, self._check)
+        if self._seconds:  # 0 turns the limit off
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._seconds, self._check)
 
     def stop(self) -> None:
         """Stop the timer."""
