@@ -48,13 +48,19 @@ INVALID: dict[str, Any] = {
     "paceline.shares.clients": {"batch-*": 5},
     "paceline.shares.half-life": "long",
 }
+NOT_ZERO: dict[str, Any] = {
+    "paceline.http.body-size": 0,
+    "paceline.http.connections": 0,
+    "paceline.http.idle-timeout": 0,
+    "paceline.scheduler.dump-timeout": "0 s",
+}
 
 
-@pytest.mark.parametrize("key", INVALID)
-def test_error_has_the_key_and_the_accepted_values(key: str) -> None:
-    with dask.config.set({key: INVALID[key]}), pytest.raises(ConfigError) as raised:
+@pytest.mark.parametrize(("key", "value"), (INVALID | NOT_ZERO).items())
+def test_error_has_the_key_and_the_accepted_values(key: str, value: Any) -> None:
+    with dask.config.set({key: value}), pytest.raises(ConfigError) as raised:
         check()
-    assert f"`{key}` cannot be {INVALID[key]!r}" in str(raised.value)
+    assert f"`{key}` cannot be {value!r}" in str(raised.value)
     assert schema.VALUE_TYPES[key].description in str(raised.value)
 
 

@@ -25,6 +25,9 @@ from .value_types import (
     MEASURE,
     NUMBER,
     POSITIVE,
+    POSITIVE_COUNT,
+    POSITIVE_DURATION,
+    POSITIVE_SIZE,
     SIZE,
     SPEED,
     TEXT,
@@ -188,14 +191,14 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
         "Time without progress (unpickling and ordering, then each chunk of tasks) after which a "
         "graph fails. 0 is no limit.",
     ),
-    "paceline.http.body-size": (SIZE, "Size of the body of an HTTP request."),
+    "paceline.http.body-size": (POSITIVE_SIZE, "Size of the body of an HTTP request."),
     "paceline.http.connections": (
-        COUNT,
+        POSITIVE_COUNT,
         "Open HTTP connections, of the scheduler's process and of the dashboard's each; at most a "
         "quarter of the limit of open files. A further one closes the one unused longest.",
     ),
     "paceline.http.idle-timeout": (
-        DURATION,
+        POSITIVE_DURATION,
         "Time until a request, its headers and its body have arrived, and until a client reads "
         "what was sent.",
     ),
@@ -221,7 +224,7 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
         "them. See [scheduling](scheduling.md).",
     ),
     "paceline.scheduler.dump-timeout": (
-        DURATION,
+        POSITIVE_DURATION,
         "Time that a cluster dump (`Client.dump_cluster_state`) waits for the state of a worker.",
     ),
     "paceline.scheduler.durable": (
@@ -284,7 +287,7 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     "paceline.scheduler.unread-timeout": (
         DURATION,
         "Time for which a worker may read nothing of the messages that wait for it, before its "
-        "connection is closed.",
+        "connection is closed; 0 turns this off.",
     ),
     "paceline.scheduler.whole-worker-retry": (
         BOOL,

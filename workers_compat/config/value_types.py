@@ -91,12 +91,21 @@ def are_policies(value: Any) -> bool:
 
 
 DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', is_duration)
+POSITIVE_DURATION = ValueType(
+    'a duration above 0, as "5 minutes", "500ms" or 300 (seconds)',
+    lambda value: is_duration(value) and parse_timedelta(value, default="seconds") > 0,
+)
 SIZE = ValueType('a size, as "10 MiB", "1 GB" or a number of bytes', is_size)
+POSITIVE_SIZE = ValueType(
+    'a size above 0, as "10 MiB", "1 GB" or a number of bytes',
+    lambda value: is_size(value) and parse_bytes(value) > 0,
+)
 SPEED = ValueType(
     'bytes per second above 0, as "100 MB" or 100000000',
     lambda value: _is_positive(parse_bytes(value)),
 )
 COUNT = ValueType("a whole number from 0 up", lambda value: is_integer(value, 0))
+POSITIVE_COUNT = ValueType("a whole number from 1 up", lambda value: is_integer(value, 1))
 # as in stock, False means 0; xgboost's tests set it
 FAILURES = ValueType(COUNT.description, lambda value: value is False or COUNT.accepts(value))
 NUMBER = ValueType(
