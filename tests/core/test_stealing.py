@@ -258,7 +258,7 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
 def test_levels_equal_stocks() -> None:
     from distributed.stealing import WorkStealing
 
-    assert WorkStealing.cost_multipliers == COST_MULTIPLIERS
+    assert list(map(str, WorkStealing.cost_multipliers)) == list(map(str, COST_MULTIPLIERS))
 
 
 @pytest.mark.parametrize(

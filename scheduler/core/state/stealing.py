@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from .model import TaskState, WorkerState
 
 #: Cost levels: the cost of a move relative to that of the task, by powers of two (stock:
-#: ``WorkStealing``).
-COST_MULTIPLIERS = (1.0, *(1 + 2.0 ** (i - 6) for i in range(1, 15)))
+#: ``WorkStealing``). Those from 2 up are integers, because ``/metrics`` shows them as labels.
+COST_MULTIPLIERS: tuple[float, ...] = (1.0, *(1 + 2 ** (i - 6) for i in range(1, 15)))
 
 
 @dataclass(slots=True, eq=False)
