@@ -12,7 +12,12 @@ from paceline.scheduler.core.stimuli import Stimulus, Tick
 from paceline.scheduler.server.durable import log as log_module
 from paceline.scheduler.server.durable import recorder as r
 from paceline.scheduler.server.durable.kept import Progress
-from paceline.scheduler.server.durable.log import Log, LogError, LogSegment, remove_segments
+from paceline.scheduler.server.durable.log import (
+    Log,
+    LogSegment,
+    RecoveryError,
+    remove_segments,
+)
 
 SEGMENT_NBYTES = 4096
 
@@ -85,7 +90,7 @@ def test_incomplete_last_record_ends_the_log(tmp_path: Path, written: int) -> No
 def test_damaged_record_is_an_error(tmp_path: Path, position: int) -> None:
     filled(tmp_path, 3)
     change(tmp_path, position, b"\xff" * 4)
-    with pytest.raises(LogError, match=r"segment-00000001.log is damaged at byte 296"):
+    with pytest.raises(RecoveryError, match=r"segment-00000001.log is damaged at byte 296"):
         read(tmp_path)
 
 
@@ -160,14 +165,14 @@ def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:
     data = bytearray(segment(tmp_path).read_bytes())
     data[log_module.START_NBYTES + 20] ^= 0xFF
     segment(tmp_path).write_bytes(data)
-    with pytest.raises(LogError, match=r"segment-00000001.log is damaged at byte 64"):
+    with pytest.raises(RecoveryError, match=r"segment-00000001.log is damaged at byte 64"):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"something else" * 100])
 def test_other_file_is_refused(tmp_path: Path, content: bytes) -> None:
     segment(tmp_path).write_bytes(content)
-    with pytest.raises(LogError, match="is not a segment of this release's log"):
+    with pytest.raises(RecoveryError, match="is not a segment of this release's log"):
         Log(tmp_path)
 
 

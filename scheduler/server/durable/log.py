@@ -38,11 +38,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class RecoveryError(Exception):
-    """The log contradicts itself or the kernel."""
-
-
-class LogError(RecoveryError):
-    """A folder does not contain a log of this format, or a segment is damaged."""
+    """The log is damaged, has another format, or contradicts itself or the kernel."""
 
 
 class Record(NamedTuple):
@@ -67,7 +63,7 @@ class LogSegment:
         with path.open("r+b") as file:
             start = file.read(START_NBYTES)
             if len(start) < START_NBYTES or not start.startswith(MAGIC):
-                raise LogError(f"{path} is not a segment of this release's log")
+                raise RecoveryError(f"{path} is not a segment of this release's log")
             self._map = mmap.mmap(file.fileno(), 0)
             self._inode = os.fstat(file.fileno()).st_ino
         self.view = memoryview(self._map)
@@ -113,7 +109,7 @@ class LogSegment:
         """Return the records up to the first incomplete one, and set ``end`` behind the last.
 
         Raises:
-            LogError: a record is damaged.
+            RecoveryError: a record is damaged.
         """
         view, limit = self.view, len(self.view)
         while self.end + _HEADER.size <= limit:
@@ -123,7 +119,7 @@ class LogSegment:
             if not kind:
                 return
             if len(body) < length or checksum != _checksum(kind, connection, body):
-                raise LogError(f"{self.path} is damaged at byte {self.end}")
+                raise RecoveryError(f"{self.path} is damaged at byte {self.end}")
             self.end = start + length
             yield Record(kind, connection, body)
 
@@ -148,7 +144,7 @@ class Log:
 
     Raises:
         OSError: a file cannot be read or created.
-        LogError: a file is not a segment.
+        RecoveryError: a file is not a segment.
     """
 
     def __init__(self, folder: Path, since: Position | None = None) -> None:
@@ -167,12 +163,12 @@ class Log:
         """Return all complete records, oldest first.
 
         Raises:
-            LogError: a record is damaged, or missing before the last segment.
+            RecoveryError: a record is damaged, or missing before the last segment.
         """
         for segment in self._segments:
             yield from segment.records()
             if segment is not self._segments[-1] and not segment.is_complete:
-                raise LogError(f"{segment.path} is damaged at byte {segment.end}")
+                raise RecoveryError(f"{segment.path} is damaged at byte {segment.end}")
 
     @property
     def position(self) -> Position:
