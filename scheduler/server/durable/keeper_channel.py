@@ -95,11 +95,6 @@ class KeeperChannel:
         """Return the sockets that the scheduler before this one listened on at ``name``."""
         return [socket.socket(fileno=fd) for fd in self.kept.listening.pop(name, ())]
 
-    @property
-    def fds(self) -> list[int]:
-        """The descriptor of the channel, and those of the sockets."""
-        return [self.channel.fileno(), *self.kept.fds]
-
     def ready(self) -> None:
         """Report that the scheduler serves its peers."""
         self.kept.progress.alive()
@@ -165,7 +160,7 @@ class KeeperChannel:
         if self.template is not None:
             self.template.close()
         self.channel.close()
-        for fd in self.fds[1:]:
+        for fd in self.kept.fds:
             os.close(fd)
 
     @property
