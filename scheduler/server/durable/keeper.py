@@ -143,7 +143,8 @@ class Keeper:
         setproctitle("paceline keeper")
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._forward)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, self._forward)
         signal.signal(signal.SIGUSR2, self._note_upgrade)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # an upgrade has blocked them
         self._write_pid("keeper.pid", os.getpid())
