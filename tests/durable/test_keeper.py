@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from distributed import Client
+from paceline.scheduler.server.durable.keeper import Keeper
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE
@@ -21,6 +23,15 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    """A keeper without a scheduler process."""
+    keeper = Keeper(tmp_path)
+    yield keeper
+    keeper._control.sock.close()
+    os.close(keeper._lock)
+
+
 @pytest.mark.integration
 def test_nohup_is_respected(
     start_durable: StartDurable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -31,3 +42,12 @@ def test_nohup_is_respected(
     kill(tmp_path)
     with Client(cluster.address, set_as_default=False) as client:
         assert client.submit(abs, -1).result(timeout=30) == 1
+
+
+def test_segments_that_cannot_be_removed_do_not_end_the_keeper(
+    keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "segment-00000001.log").mkdir()
+    (tmp_path / "segment-00000001.log.bak").touch()
+    keeper._remove_segments(2)
+    assert "The keeper continues after an error: [Errno 21] Is a directory" in caplog.text

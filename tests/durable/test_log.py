@@ -177,10 +177,14 @@ def test_other_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_remove_segments(tmp_path: Path) -> None:
-    filled(tmp_path, 100)
-    (tmp_path / "other").write_text("stays")
+    records = filled(tmp_path, 100)
+    others = {"other", "segment-00000001.log.bak", "segment-anything.csv", "segment-notes.log"}
+    for name in others:
+        (tmp_path / name).write_text("stays")
+    assert read(tmp_path) == records
+    assert remove_segments(tmp_path, 2) == 1
     assert remove_segments(tmp_path) > 1
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert {path.name for path in tmp_path.iterdir()} == others
     assert remove_segments(tmp_path) == 0
 
 

@@ -42,6 +42,7 @@ from .kept import (
     Kept,
     Standby,
     hang_seconds,
+    logging_errors,
     receive,
     request_standby,
 )
@@ -171,20 +172,18 @@ class Keeper:
             goes_on = self._again(self._serve(ours))
         if self._upgrade is not None:
             self._upgrade.close()
-        for name in ("keeper.pid", "scheduler.pid", control.NAME):
-            (self._folder / name).unlink(missing_ok=True)
-        remove_segments(self._folder)
+        with logging_errors():
+            remove_segments(self._folder)
+            for name in ("keeper.pid", "scheduler.pid", control.NAME):
+                (self._folder / name).unlink(missing_ok=True)
         return None
 
     def _fds(self) -> list[int]:
         """Return the descriptors that only this process and the scheduler need."""
         standbys = [self._standby, self._next_standby, self._fallback]
-        upgrade = self._upgrade
-        if upgrade is not None:
-            standbys.append(upgrade.standby)
         socks = [*self._control.socks, *(each.sock for each in standbys if each is not None)]
         fds = [self._lock, *self._kept.fds, *(sock.fileno() for sock in socks)]
-        return list({*fds, *(upgrade.fds if upgrade is not None else ())})
+        return list({*fds, *(self._upgrade.fds if self._upgrade is not None else ())})
 
     def _fork(self) -> int:
         """Fork a scheduler process. Return its process id, and 0 in it."""
@@ -306,11 +305,10 @@ class Keeper:
 
     def _remove_segments(self, before: int) -> None:
         """Remove the segments of the log that no standby needs."""
-        if self._fallback is not None:
-            before = min(before, self._fallback.segment)
-        if self._upgrade is not None and self._upgrade.segment is not None:
-            before = min(before, self._upgrade.segment)
-        remove_segments(self._folder, before)
+        users: list[Any] = [each for each in (self._fallback, self._upgrade) if each is not None]
+        needed = [each.segment for each in users if each.segment is not None]
+        with logging_errors():
+            remove_segments(self._folder, min([before, *needed]))
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parent has died. The scheduler process itself is not reaped here."""

@@ -10,6 +10,7 @@ import pickle
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -294,3 +295,12 @@ def request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON
     if channel is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             channel.send(message)
+
+
+@contextlib.contextmanager
+def logging_errors() -> Iterator[None]:
+    """Log errors of the system instead of raising them: if the keeper ends, the cluster does."""
+    try:
+        yield
+    except OSError as error:
+        logger.error("The keeper continues after an error: %s", error)

@@ -15,8 +15,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -31,6 +33,8 @@ START_NBYTES = 64
 SEGMENT_NBYTES = 64 * 2**20
 #: File name of a segment.
 SEGMENT_NAME = "segment-{:08d}.log"
+#: File names of segments, also of one that is being created.
+SEGMENT_PATTERN = re.compile(r"segment-(\d{8})\.(log|tmp)")
 
 _HEADER = Struct("<IIII")
 
@@ -209,15 +213,14 @@ class Log:
 
 
 def segment_number(path: Path) -> int:
-    """Return the number in the name of a segment."""
-    return int(path.stem.rpartition("-")[2])
+    """Return the number in the name of a segment; 0 if it is another file."""
+    found = SEGMENT_PATTERN.fullmatch(path.name)
+    return int(found[1]) if found else 0
 
 
-def remove_segments(folder: Path, before: int | None = None) -> int:
+def remove_segments(folder: Path, before: int = sys.maxsize) -> int:
     """Remove the segments in ``folder`` with numbers less than ``before``. Return their number."""
-    paths: Sequence[Path] = [
-        path for path in folder.glob("segment-*") if before is None or segment_number(path) < before
-    ]
+    paths = [path for path in folder.glob("segment-*") if 0 < segment_number(path) < before]
     for path in paths:
-        path.unlink()
+        path.unlink(missing_ok=True)
     return len(paths)

@@ -155,7 +155,8 @@ class Upgrade:
     @property
     def fds(self) -> list[int]:
         """The descriptors that only the keeper needs."""
-        found = [self.caller, self._snapshot, self._reply, self._sock, self._output]
+        standby = self.standby.sock if self.standby is not None else None
+        found = [self.caller, self._snapshot, self._reply, self._sock, self._output, standby]
         return [each.fileno() for each in found if each is not None]
 
     def step(self, standby: Standby | None, ready: list[Any]) -> bool:
