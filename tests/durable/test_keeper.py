@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,3 +54,37 @@ def test_segments_that_cannot_be_removed_do_not_end_the_keeper(
     (tmp_path / "segment-00000001.log.bak").touch()
     keeper._remove_segments(2)
     assert "The keeper continues after an error: [Errno 21] Is a directory" in caplog.text
+
+
+def test_pid_file_that_cannot_be_written_does_not_end_the_keeper(
+    keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "scheduler.pid").mkdir()
+    keeper._write_pid("scheduler.pid", 1)
+    assert f"Cannot write the process id 1 to {tmp_path}/scheduler.pid" in caplog.text
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as scheduler:
+        keeper._pid = scheduler.pid
+        orphan = os.posix_spawnp("true", ["true"], {})
+        os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+        with no_descriptors():
+            keeper._reap_orphans()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(orphan, 0)
+        scheduler.kill()
+        os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
+        keeper._reap_orphans()
+        assert scheduler.wait() == -signal.SIGKILL  # it was not reaped

@@ -312,11 +312,10 @@ class Keeper:
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parent has died. The scheduler process itself is not reaped here."""
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        for pid in map(int, children):
-            if pid != self._pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid != self._pid:
+                os.waitpid(ended.si_pid, 0)
 
     def _check_progress(self) -> None:
         """Kill the scheduler process if its event loop has not run, or not begun, for long."""
@@ -496,4 +495,5 @@ class Keeper:
             temporary.replace(path)
         except OSError as error:  # the disk is full
             logger.error("Cannot write the process id %d to %s: %s", pid, path, error)
-            path.unlink(missing_ok=True)
+            with logging_errors():
+                path.unlink(missing_ok=True)
