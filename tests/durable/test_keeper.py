@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from distributed import Client
-from paceline.scheduler.server.durable.keeper import Keeper
+from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
+from paceline.scheduler.server.durable.kept import HANG_SECONDS, Progress
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE
@@ -88,3 +89,19 @@ def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
         os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
         keeper._reap_orphans()
         assert scheduler.wait() == -signal.SIGKILL  # it was not reaped
+
+
+def test_pause_of_all_processes_is_no_hang(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paused_seconds = 2 * HANG_SECONDS
+    monkeypatch.setattr(Progress, "idle_seconds", lambda progress: paused_seconds)
+    keeper._was_ready = True
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as scheduler:
+        keeper._pid = scheduler.pid
+        for _ in range(int(HANG_SECONDS / CHECK_SECONDS)):
+            keeper._check_progress()
+        assert scheduler.poll() is None
+        keeper._check_progress()
+        assert scheduler.wait() == -signal.SIGKILL
+    assert "has not run for 600 s; killing it" in caplog.text

@@ -105,8 +105,8 @@ class Keeper:
         self._kept = Kept() if state is None else state.kept
         self._control = control.ControlSocket(folder, None if state is None else state.control)
         self._pid = 0
-        self._was_ready = False
-        self._has_given_up = False
+        self._was_ready = self._has_given_up = False
+        self._idle_checks = 0
         self._standby: Standby | None = None
         self._next_standby: Standby | None = None
         self._is_trimmed = False
@@ -256,7 +256,7 @@ class Keeper:
 
     def _serve(self, channel: socket.socket) -> int:
         """Handle messages until the scheduler process has ended. Return its exit code."""
-        self._was_ready = False
+        self._was_ready, self._idle_checks = False, 0
         process = os.pidfd_open(self._pid)
         with channel, open(process):
             while True:
@@ -318,10 +318,14 @@ class Keeper:
                 os.waitpid(ended.si_pid, 0)
 
     def _check_progress(self) -> None:
-        """Kill the scheduler process if its event loop has not run, or not begun, for long."""
+        """Kill the scheduler process if its event loop has not run, or not begun, for long.
+
+        A pause of all processes is one check, however long it takes.
+        """
         seconds = self._kept.progress.idle_seconds()
+        self._idle_checks = self._idle_checks + 1 if seconds > CHECK_SECONDS else 0
         has_begun = self._was_ready or self._kept.deaths.last
-        if has_begun and seconds > self._hang_seconds:
+        if has_begun and min(seconds, self._idle_checks * CHECK_SECONDS) > self._hang_seconds:
             logger.error(
                 "The event loop of the scheduler process %d has not run for %.0f s; killing it",
                 self._pid,
@@ -424,19 +428,9 @@ class Keeper:
     def _execute(self, upgrade: Upgrade, channel: socket.socket) -> None:
         """Execute the other release in this process, with all that it holds."""
         assert upgrade.standby is not None
-        state = KeeperState(
-            self._kept,
-            self._lock,
-            self._control.sock,
-            channel,
-            self._pid,
-            self._is_trimmed,
-            self._standby,
-            self._next_standby,
-            upgrade.standby,
-            upgrade.from_release,
-            upgrade.caller,
-        )
+        facts = (self._kept, self._lock, self._control.sock, channel, self._pid, self._is_trimmed)
+        standbys = (self._standby, self._next_standby, upgrade.standby)
+        state = KeeperState(*facts, *standbys, upgrade.from_release, upgrade.caller)
         upgrade.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
