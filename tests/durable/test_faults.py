@@ -21,7 +21,7 @@ from tests.support.durable_processes import kill, stopped_keeper
 from tests.support.real_cluster import IMPORTABLE, PACELINE, Cluster
 
 from .conftest import StartDurable
-from .test_kills import wait_for_text
+from .test_kills import wait_for_standby, wait_for_text
 
 pytestmark = [
     pytest.mark.integration,
@@ -113,6 +113,26 @@ def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Pat
     assert scheduler.popen.wait(60) == 1
     log = scheduler.output()
     assert f"The scheduler cannot continue from its log: {path} is damaged at byte 64" in log
+    assert "again before it was ready" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("has_standby", [False, True])
+def test_missing_log_is_not_continued(
+    has_standby: bool, start_durable: StartDurable, tmp_path: Path
+) -> None:
+    """The peers notice: a successor without the log knows none of them."""
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="1" if has_standby else "20000")
+    if has_standby:
+        wait_for_standby(tmp_path)
+    with stopped_keeper(tmp_path):
+        kill(tmp_path)
+        for path in (tmp_path / "log").glob("segment-*"):
+            path.unlink()
+    for process in cluster.processes:
+        process.popen.wait(60)
+    log = cluster.processes[0].output()
+    assert f"cannot continue from its log: the log in {tmp_path}/log is missing" in log
     assert "again before it was ready" in log
     assert "Traceback" not in log
 

@@ -15,6 +15,7 @@ from paceline.scheduler.server.durable.kept import Progress
 from paceline.scheduler.server.durable.log import (
     Log,
     LogSegment,
+    Position,
     RecoveryError,
     remove_segments,
 )
@@ -167,6 +168,21 @@ def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:
     segment(tmp_path).write_bytes(data)
     with pytest.raises(RecoveryError, match=r"segment-00000001.log is damaged at byte 64"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("removed", "since"),
+    [([1], None), ([2], None), ([1], Position(1, 64)), ([1, 2, 3], Position(1, 64))],
+)
+def test_missing_segment_is_an_error(
+    removed: list[int], since: Position | None, tmp_path: Path
+) -> None:
+    filled(tmp_path, 100)
+    assert len(list(tmp_path.iterdir())) == 3
+    for number in removed:
+        segment(tmp_path, number).unlink()
+    with pytest.raises(RecoveryError, match=f"the log in {tmp_path} is missing, or a part of it"):
+        Log(tmp_path, since)
 
 
 @pytest.mark.parametrize("content", [b"", b"something else" * 100])

@@ -25,7 +25,7 @@ from .adoption import Adoption
 from .counters import Transferred, transferred
 from .durable_comm import DurableBackend, DurableComm
 from .kept import STANDBY_NOW
-from .log import Log
+from .log import Log, RecoveryError
 from .past_connection import NOT_KEPT
 from .reconcile import reconcile
 from .recorder import START, LogRecorder, dump
@@ -78,7 +78,7 @@ class Durability:
 
     Raises:
         OSError: the folder of the log cannot be used.
-        RecoveryError: the log contradicts itself.
+        RecoveryError: the log is missing, or contradicts itself.
     """
 
     def __init__(
@@ -146,6 +146,8 @@ class Durability:
             replay.record(record)
         self.past = getattr(replay, "past", None)
         if self.past is None:
+            if self._sockets:
+                raise RecoveryError(f"the log in {self._keeper.folder} is missing")
             return
         for past in self.past.connections.values():
             missing = past.counters.read - past.read

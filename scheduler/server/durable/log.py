@@ -148,7 +148,7 @@ class Log:
 
     Raises:
         OSError: a file cannot be read or created.
-        RecoveryError: a file is not a segment.
+        RecoveryError: a file is not a segment, or segments are missing.
     """
 
     def __init__(self, folder: Path, since: Position | None = None) -> None:
@@ -159,9 +159,12 @@ class Log:
             for path in sorted(folder.glob("segment-*.log"))
             if segment_number(path) >= first
         ]
+        numbers = [segment_number(segment.path) for segment in self._segments]
+        if numbers != list(range(first, first + len(numbers))) or (since and not numbers):
+            raise RecoveryError(f"the log in {folder} is missing, or a part of it")
         if since is not None:
             self._segments[0].end = since.nbytes
-        self._last = segment_number(self._segments[-1].path) if self._segments else 0
+        self._last = numbers[-1] if numbers else 0
 
     def __iter__(self) -> Iterator[Record]:
         """Return all complete records, oldest first.
