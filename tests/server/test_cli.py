@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli import main, run_scheduler
 from paceline.scheduler.server.cli.options import read_key
+from paceline.scheduler.server.durable.upgrade import KEEPER, VARIABLE
 from paceline.scheduler.server.runtime.build import COMPILED
 
 COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]
@@ -82,6 +83,14 @@ if child:
 """
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
     assert not (tmp_path / "pid").exists()
+
+
+def test_upgraded_keeper_needs_no_access_to_its_pid_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upgrade keeps its process id, which is in the file."""
+    monkeypatch.setenv(VARIABLE, f"{KEEPER}:3")
+    run_scheduler.write_pid_file(str(tmp_path / "folder" / "pid"))
 
 
 def test_a_killed_scheduler_leaves_no_compilers(tmp_path: Path) -> None:

@@ -62,25 +62,27 @@ HINTS = {
 def write_pid_file(path: str) -> None:
     """Write the process id to a file and remove the file at exit.
 
-    A standby does nothing: the file has the process id of its keeper.
+    A standby does nothing, and an upgraded keeper does not write: the file has its process id.
 
     Raises:
         ClickException: the file cannot be written.
     """
-    from paceline.scheduler.server.durable.upgrade import STANDBY, VARIABLE
+    from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, VARIABLE
 
-    if os.environ.get(VARIABLE, "").startswith(STANDBY):
+    role = os.environ.get(VARIABLE, "").partition(":")[0]
+    if role == STANDBY:
         return
     pid = os.getpid()
     try:
-        with open(path, "w") as file:
-            file.write(str(pid))
+        if role != KEEPER:  # an error would end the cluster
+            with open(path, "w") as file:
+                file.write(str(pid))
     except OSError as error:
         raise click.ClickException(f"--pid-file: {advice(error, {})}") from error
 
     def remove() -> None:
         if os.getpid() == pid:  # not in a process that the keeper has forked
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.remove(path)
 
     atexit.register(remove)
