@@ -75,6 +75,17 @@ def test_scheduler_is_killed(tmp_path: Path) -> None:
     assert not list(folder.glob("segment-*"))
 
 
+def test_second_cluster_leaves_the_files_of_the_first(tmp_path: Path) -> None:
+    options = {"n_workers": 0, "dashboard_address": ":0", "durable": tmp_path}
+    with LocalCluster(**options):
+        address_files = list(tmp_path.glob("*.json"))
+        with pytest.raises(RuntimeError, match="has ended:\nError: --durable: another scheduler"):
+            LocalCluster(**options)
+        assert list(tmp_path.glob("*.json")) == address_files != []
+        assert "Scheduler at:" in (tmp_path / "scheduler.log").read_text()
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_scheduler_ends_with_the_program(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     program = tmp_path / "program.py"

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,12 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
             RuntimeError: it has ended.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        address_file = self._folder / "scheduler.json"
-        address_file.unlink(missing_ok=True)
+        # of this process alone: the scheduler of another program may use the folder
+        address_file = self._folder / f"scheduler-{uuid.uuid4()}.json"
         arguments = ["--durable", str(self._folder), "--scheduler-file", str(address_file)]
-        with (self._folder / "scheduler.log").open("wb") as log:
+        output = self._folder / "scheduler.log"
+        with output.open("ab") as log:
+            start = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *arguments, *self._arguments],
                 stdin=subprocess.DEVNULL,
@@ -73,8 +76,8 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
             )
         while not address_file.exists():
             if self._process.poll() is not None:
-                text = (self._folder / "scheduler.log").read_text(errors="replace")
-                raise RuntimeError(f"the scheduler has ended:\n{text[-LOG_TAIL:]}")
+                text = output.read_bytes()[start:][-LOG_TAIL:].decode(errors="replace")
+                raise RuntimeError(f"the scheduler has ended:\n{text}")
             await asyncio.sleep(POLL_SECONDS)
         self.address = json.loads(address_file.read_text())["address"]
         await super().start()
