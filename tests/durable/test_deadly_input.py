@@ -14,8 +14,11 @@ from distributed import Client, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphDropped
+from paceline.scheduler.server.comm.transport import PeerFacts
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
+from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.deadly_plugin import DiesOf
 from tests.support.fake_peers import client
@@ -123,6 +126,24 @@ def test_deadly_commit_closes_the_connection(start_durable: StartDurable, tmp_pa
     assert len(list((tmp_path / "log").glob("set-aside-*.pickle"))) == 1
 
 
+async def test_files_of_earlier_incidents_are_kept(
+    scheduler: Scheduler, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    durability = scheduler.server.durability
+    assert durability is not None
+    connection = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, Connections(None).accepted())
+    for name in ("tick", "connection"):
+        (tmp_path / f"set-aside-{name}-1.pickle").write_bytes(b"earlier")
+    durability._set_aside(connection)
+    for _ in range(2):
+        durability._set_aside_stimulus("tick", b"this")
+    assert caplog.text.count(f"of tick, which is now in {tmp_path}/set-aside-tick-2.pickle") == 1
+    assert connection.fault.endswith(f"now in {tmp_path}/set-aside-connection-2.pickle")
+    for name in ("tick", "connection"):
+        assert (tmp_path / f"set-aside-{name}-1.pickle").read_bytes() == b"earlier"
+    assert len(list(tmp_path.glob("set-aside-*"))) == 4
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(120)
 def test_deadly_tick_is_set_aside(start_durable: StartDurable, tmp_path: Path) -> None:
@@ -138,7 +159,7 @@ def test_deadly_tick_is_set_aside(start_durable: StartDurable, tmp_path: Path) -
         time.sleep(1)
         assert client.scheduler_info()["restarts"] == 3
         assert deadly.status == "pending"
-    assert (tmp_path / "log" / "set-aside-tick.pickle").read_bytes()
+    assert (tmp_path / "log" / "set-aside-tick-1.pickle").read_bytes()
 
 
 @pytest.mark.integration

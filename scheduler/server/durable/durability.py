@@ -92,6 +92,7 @@ class Durability:
         self._forked_at = 0.0
         self._forked_turns, self._forked_segment = 0, 1
         self._can_fork = True
+        self._has_set_aside = False
         turns = dask_config.get("paceline.scheduler.standby-turns")
         self._standby_turns = STANDBY_TURNS if turns is None else int(turns)
         self.restart_seconds = 0.0
@@ -231,20 +232,20 @@ class Durability:
 
     def _set_aside(self, past: PastConnection) -> None:
         """Write the input that ended several processes to a file; its connection is closed."""
-        path = self._keeper.folder / f"set-aside-{past.number}.pickle"
-        _write(path, dump([list(past.requests), list(past.messages)]))
+        data = dump([list(past.requests), list(past.messages)])
+        path = _write_new(self._keeper.folder, "connection", data)
         past.fault = f"the scheduler died repeatedly of its messages, which are now in {path}"
 
     def _set_aside_stimulus(self, name: str, pickled: bytes) -> None:
         """Write a stimulus that ended several processes to a file; it is not handled."""
-        path = self._keeper.folder / f"set-aside-{name}.pickle"
-        if not path.exists():
-            _write(path, pickled)
-            logger.error(
-                "The scheduler died repeatedly of %s, which is now in %s; going on without it",
-                name,
-                path,
-            )
+        if self._has_set_aside:
+            return  # it is the same one again, such as a tick
+        self._has_set_aside = True
+        logger.error(
+            "The scheduler died repeatedly of %s, which is now in %s; going on without it",
+            name,
+            _write_new(self._keeper.folder, name, pickled),
+        )
 
     async def watch(self, server: ServerApi) -> None:
         """Report that the scheduler serves its peers, and note that it does until it is closed."""
@@ -338,12 +339,15 @@ class Durability:
         self._keeper.give_up()
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file for a bug report. If the disk is full, log it and go on."""
+def _write_new(folder: Path, name: str, data: bytes) -> Path:
+    """Write a new file for a bug report, and return its path. If that fails, log it and go on."""
+    paths = (folder / f"set-aside-{name}-{number}.pickle" for number in itertools.count(1))
+    path = next(path for path in paths if not path.exists())
     try:
         path.write_bytes(data)
     except OSError as error:
         logger.error("Cannot write %s: %s", path, error)
+    return path
 
 
 def _counters(sock: socket.socket) -> Transferred:
