@@ -24,8 +24,9 @@ from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.transport import PeerFacts
 from paceline.scheduler.server.durable.counters import transferred
+from paceline.scheduler.server.durable.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import Death, Kept
+from paceline.scheduler.server.durable.kept import Death, Kept, receive
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.durable.recorder import CLOSED
@@ -177,6 +178,23 @@ def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
 
 async def numbered_worker(scheduler: Scheduler, number: int) -> Peer:
     return await worker(scheduler, address=f"tcp://127.0.0.1:{number}", name=f"worker-{number}")
+
+
+async def test_listeners_keep_their_ports(scheduler: Scheduler, tmp_path: Path) -> None:
+    kept, ports = Kept(), []
+    for _ in range(2):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            keeper = KeeperChannel(theirs, kept, tmp_path)
+            backend = DurableBackend(scheduler.server.recorder, keeper)  # type: ignore[arg-type]
+            listening = [backend.sockets("127.0.0.1", 0)[0] for _ in range(3)]
+            ports.append([sock.getsockname()[1] for sock in listening])
+            kept = Kept()
+            for sock in listening:
+                kept.handle(*receive(ours))
+                sock.close()
+    assert ports[0] == ports[1]
+    KeeperChannel(theirs, kept, tmp_path).close()
 
 
 async def test_restart_that_is_repeated_waits_for_all_workers(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -149,9 +150,13 @@ class DurableBackend(TcpBackend):
     def __init__(self, recorder: LogRecorder, keeper: KeeperChannel) -> None:
         self._recorder = recorder
         self._keeper = keeper
+        self._n_listeners: Counter[str] = Counter()
 
     def sockets(self, host: str, port: int) -> list[socket.socket]:
         name = f"{host}:{port}"
+        self._n_listeners[name] += 1
+        if self._n_listeners[name] > 1:  # there are several with port 0
+            name += f" {self._n_listeners[name]}"
         sockets = self._keeper.listening(name) or bind_sockets(host, port)
         self._keeper.listen(name, sockets)
         return sockets
