@@ -75,7 +75,13 @@ def test_full_disk_ends_only_the_durability(start: Any, tmp_path: Path) -> None:
         wait_for_text(cluster, "The scheduler is NO LONGER DURABLE")
         assert client.submit(abs, kept).result(timeout=60) == 1
         assert client.gather(data) == [bytes(40_000_000)] * 2
-    assert "No space left on device" in cluster.processes[0].output()
+        keeper = cluster.processes[0]
+        assert "No space left on device" in keeper.output()
+        log = Path(f"/proc/{keeper.pid}/root{disk}/log")
+        eventually(lambda: psutil.disk_usage(str(log)).used < 10**6)
+        os.kill(int((log / "scheduler.pid").read_text()), signal.SIGKILL)
+        assert keeper.popen.wait(60) == 128 + signal.SIGKILL
+    assert "which was not durable, was killed by SIGKILL" in keeper.output()
 
 
 @needs("-rm")

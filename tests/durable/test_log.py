@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,8 @@ def test_full_disk_is_reported_once_and_ends_the_recording() -> None:
     recorder.read(1, b"data")
     recorder.stimulus(Stimulus("", Tick(), "tick"), 1.0)
     recorder.commit()
+    recorder.other(1, threading.Lock())  # type: ignore[arg-type]
+    recorder.commit()  # does not pickle the step
     recorder.read(1, b"more")
     log.left = 10
     recorder.closed(1)

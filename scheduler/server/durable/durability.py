@@ -294,6 +294,8 @@ class Durability:
         Log an error, unless the previous attempt has failed, too.
         """
         self.recorder.commit()
+        if not self.is_complete:  # since it was to be forked
+            return
         position = self._log.position
         self._forked_at = time.monotonic()
         try:
@@ -336,6 +338,7 @@ class Durability:
             error,
         )
         self.is_complete = False
+        self._log.close()
         self._keeper.give_up()
 
 

@@ -104,19 +104,15 @@ class Keeper:
         self._lock = lock(folder) if state is None else state.lock
         self._kept = Kept() if state is None else state.kept
         self._control = control.ControlSocket(folder, None if state is None else state.control)
-        self._pid = 0
-        self._was_ready = self._has_given_up = False
-        self._idle_checks = 0
+        self._pid = self._failed_starts = self._idle_checks = self._renewed_pid = 0
+        self._was_ready = self._has_given_up = self._is_ending = False
         self._standby: Standby | None = None
         self._next_standby: Standby | None = None
         self._is_trimmed = False
-        self._failed_starts = 0
-        self._is_ending = False
         self._channel: socket.socket | None = None
         self._upgrade: Upgrade | None = None
         self._fallback: Standby | None = None
         self._wants_upgrade = False
-        self._renewed_pid = 0
         self._hang_seconds = hang_seconds()
         self.exit_code = 0
         if state is not None:
@@ -349,6 +345,9 @@ class Keeper:
         elif kind == GIVE_UP:
             self._has_given_up = True
             self._kept.release_all()
+            self._end_standbys()
+            with logging_errors():
+                remove_segments(self._folder)
         else:
             self._kept.handle(message, fds)
 
@@ -363,6 +362,8 @@ class Keeper:
         is_ending = self._is_ending and not is_replaced  # else its successor handles the signal
         if code == 0 or cannot_start or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
+            if code and self._has_given_up:
+                logger.error("The scheduler process %d, which was not durable, %s", self._pid, how)
             return False
         self._failed_starts += not self._was_ready and not is_replaced
         if self._failed_starts >= STARTS_MAX:
@@ -374,8 +375,7 @@ class Keeper:
             progress.connection = progress.stimulus = 0
         else:
             logger.error("The scheduler process %d %s; starting another one", self._pid, how)
-        death = Death(how, time.time(), progress.connection, progress.stimulus)
-        self._kept.deaths.add(death)
+        self._kept.deaths.add(Death(how, time.time(), progress.connection, progress.stimulus))
         progress.connection = progress.stimulus = 0
         progress.alive()  # the next one has the same time
         return True
@@ -411,6 +411,8 @@ class Keeper:
         if upgrade is None or upgrade.is_switching or self._is_ending:
             return
         try:
+            if self._has_given_up:
+                raise UpgradeError("the log cannot be written any more")
             if upgrade.step(self._standby, ready):
                 self._execute(upgrade, channel)
         except UpgradeError as error:
@@ -452,13 +454,18 @@ class Keeper:
         """Let the standby of the old release be woken. Return whether there is one."""
         if self._fallback is None or self._upgrade is None:
             return False
-        for each in (self._standby, self._next_standby):
-            if each is not None:
-                each.end()
-        self._standby, self._next_standby, self._fallback = self._fallback, None, None
+        self._end_standbys()
+        self._standby, self._fallback = self._fallback, None
         upgrade, self._upgrade = self._upgrade, None
         upgrade.failed(f"the process of the other release {how} before it was ready")
         return True
+
+    def _end_standbys(self) -> None:
+        """End the standbys of the scheduler process."""
+        for each in (self._standby, self._next_standby):
+            if each is not None:
+                each.end()
+        self._standby = self._next_standby = None
 
     def _end_upgrade(self) -> None:
         """End an upgrade whose scheduler process is ready."""

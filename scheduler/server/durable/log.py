@@ -186,6 +186,10 @@ class Log:
         """Unmap all segments but the last one. Their files stay."""
         del self._segments[:-1]
 
+    def close(self) -> None:
+        """Unmap all segments. Nothing can be appended any more."""
+        self._segments.clear()
+
     def append(self, kind: int, connection: int, body: Buffer) -> None:
         """Append a record.
 

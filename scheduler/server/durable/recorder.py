@@ -202,7 +202,9 @@ class LogRecorder(Recorder):
 
     def commit(self) -> None:
         """Write the step. Call this before its output is written to sockets."""
-        if self._step:
+        if self._failed:
+            self._step.clear()
+        elif self._step:
             if self.shuffles is not None:
                 self._record_shuffles(self.shuffles)
             step, self._step = self._step, []
