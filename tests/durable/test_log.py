@@ -105,7 +105,7 @@ def test_segment_that_cannot_be_allocated_is_removed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=f"No space left on device: '{segment(tmp_path)}'"):
         log.append(1, 1, b"data")
     assert list(tmp_path.iterdir()) == []
 

@@ -89,9 +89,9 @@ class LogSegment:
             os.posix_fallocate(descriptor, 0, nbytes)
             os.write(descriptor, MAGIC)
             temporary.replace(path)
-        except OSError:
-            temporary.unlink()
-            raise
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(descriptor)
         return cls(path)
