@@ -10,11 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from distributed import Client
+from paceline.scheduler.server.cli.run_scheduler import start_keeper
+from paceline.scheduler.server.durable import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
 from paceline.scheduler.server.durable.kept import HANG_SECONDS, Progress
+from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE
@@ -25,6 +29,19 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux"),
 ]
+
+
+def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Path] = []
+
+    def start(folder: Path, state: object) -> SimpleNamespace:
+        started.append(folder)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(keeper_module, "start", start)
+    monkeypatch.setenv("HOME", "/home/alice")
+    start_keeper("~/log", {}, lambda channel: None)
+    assert [*started, SchedulerProcess("~/log")._folder] == [Path("/home/alice/log")] * 2
 
 
 @pytest.fixture

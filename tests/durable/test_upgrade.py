@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
+from click.testing import CliRunner
 from distributed import Client
+from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.durable import control, kept, log, new_release, snapshot
 from paceline.scheduler.server.durable.upgrade import UpgradeError
 
@@ -276,6 +279,35 @@ def test_half_written_snapshot_ends_only_the_upgrade(
         assert not list((tmp_path / "log").glob("snapshot*"))
         kill(tmp_path)
         assert client.submit(inc, kept).result(timeout=90) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "configured", "folder"),
+    [
+        (["."], None, Path.cwd()),
+        (["~/log"], None, Path("/home/alice/log")),
+        ([], "~/log", Path("/home/alice/log")),
+        ([], None, None),
+        ([""], "/log", None),
+        ([], True, None),
+    ],
+)
+def test_folder_of_the_command(
+    arguments: list[str], configured: object, folder: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Path] = []
+
+    def call(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+        called.append(folder)
+        return {"from": "8.1", "to": "8.2", "seconds": 0.1}
+
+    monkeypatch.setattr(control, "call", call)
+    monkeypatch.setenv("HOME", "/home/alice")
+    with dask.config.set({"paceline.scheduler.durable": configured}):
+        result = CliRunner().invoke(main, ["upgrade", *arguments])
+    assert called == ([folder] if folder else [])
+    assert ("Missing DIR" in result.output) is (folder is None)
+    assert result.exit_code == (2 if folder is None else 0)
 
 
 def test_no_keeper(tmp_path: Path) -> None:

@@ -202,7 +202,8 @@ def start_keeper(
         if role == STANDBY:
             channel = new_release.join(fd)
         else:
-            channel = keeper.start(Path(folder), KeeperState.load(fd) if role == KEEPER else None)
+            state = KeeperState.load(fd) if role == KEEPER else None
+            channel = keeper.start(Path(os.path.expanduser(folder)), state)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     except (preconditions.DurableError, UpgradeError, SnapshotError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import click
 
 
 @click.command(name="upgrade")
-@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), required=False)
-def command(folder: Path | None) -> None:
+@click.argument("folder", metavar="[DIR]", required=False)
+def command(folder: str | None) -> None:
     """Continue a scheduler with the release of paceline that this command belongs to.
 
     DIR is the folder of its option --durable; by default that of the configuration. Workers,
@@ -20,11 +21,13 @@ def command(folder: Path | None) -> None:
     from paceline.scheduler.server.durable import control
     from paceline.workers_compat.config import config
 
-    folder = folder or Path(config.get("paceline.scheduler.durable") or "")
-    if not folder.name:
+    if folder is None:
+        folder = config.get("paceline.scheduler.durable")
+    if not folder or not isinstance(folder, str):
         raise click.UsageError("Missing DIR: the folder given to `paceline --durable DIR`.")
     try:
-        reply = control.call(folder.absolute(), {"python": sys.executable})
+        path = Path(os.path.expanduser(folder)).absolute()
+        reply = control.call(path, {"python": sys.executable})
     except control.ControlError as error:
         raise click.ClickException(str(error)) from error
     if "error" in reply:

@@ -49,7 +49,7 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
 
     def __init__(self, durable: str, **options: Any) -> None:
         super().__init__()
-        self._folder = Path(durable)
+        self._folder = Path(os.path.expanduser(durable))
         self._arguments = _arguments(options)
         self._process: subprocess.Popen[bytes] | None = None
 
