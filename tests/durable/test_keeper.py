@@ -18,6 +18,7 @@ from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
 from paceline.scheduler.server.durable.kept import HANG_SECONDS, Progress
+from paceline.scheduler.server.durable.preconditions import make_folder
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 
 from tests.support.durable_processes import kill, pid
@@ -29,6 +30,30 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux"),
 ]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    """A keeper without a scheduler process."""
+    keeper = Keeper(tmp_path)
+    yield keeper
+    close(keeper)
+
+
+def close(keeper: Keeper) -> None:
+    keeper._control.sock.close()
+    os.close(keeper._lock)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_warned"), [(0o700, False), (0o755, False), (0o775, True), (0o777, True)]
+)
+def test_folder_to_which_others_can_write(
+    mode: int, is_warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(mode)
+    make_folder(tmp_path)
+    assert (f"Other users can write to {tmp_path}" in caplog.text) is is_warned
 
 
 def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +69,12 @@ def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*started, SchedulerProcess("~/log")._folder] == [Path("/home/alice/log")] * 2
 
 
-@pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    """A keeper without a scheduler process."""
+def test_start_removes_what_an_earlier_keeper_has_left(tmp_path: Path) -> None:
+    for name in ("snapshot", "snapshot.tmp", "segment-00000001.log", "other"):
+        (tmp_path / name).touch()
     keeper = Keeper(tmp_path)
-    yield keeper
-    keeper._control.sock.close()
-    os.close(keeper._lock)
+    assert {path.name for path in tmp_path.iterdir()} == {"control", "lock", "other"}
+    close(keeper)
 
 
 @pytest.mark.integration

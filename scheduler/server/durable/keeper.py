@@ -48,7 +48,7 @@ from .kept import (
 )
 from .log import remove_segments
 from .preconditions import DurableError, lock, make_folder
-from .upgrade import Upgrade, UpgradeError, needs_renewal
+from .upgrade import Upgrade, UpgradeError, needs_renewal, remove_snapshot
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -68,11 +68,8 @@ CHECK_SECONDS = 1.0
 def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
     """Make this process the keeper, and return in each scheduler process that it forks.
 
-    The keeper does not return: it ends with the exit code of the last scheduler process.
-
-    Args:
-        folder: the folder of the log.
-        state: the state of the keeper of another release that this process was.
+    The keeper does not return: it ends with the exit code of the last scheduler process. The
+    arguments are those of ``Keeper``.
 
     Raises:
         DurableError: another keeper uses the folder, or the system has no such sockets.
@@ -108,16 +105,17 @@ class Keeper:
         self._was_ready = self._has_given_up = self._is_ending = False
         self._standby: Standby | None = None
         self._next_standby: Standby | None = None
-        self._is_trimmed = False
+        self._is_trimmed = self._wants_upgrade = False
         self._channel: socket.socket | None = None
         self._upgrade: Upgrade | None = None
         self._fallback: Standby | None = None
-        self._wants_upgrade = False
         self._hang_seconds = hang_seconds()
         self.exit_code = 0
         if state is not None:
             self._continue_from(state)
-        elif remove_segments(folder):
+            return
+        remove_snapshot(folder)
+        if remove_segments(folder):
             logger.warning(
                 "Removed the log of a scheduler in %s whose keeper has ended: its peers are gone",
                 folder,

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_IWGRP, S_IWOTH
 from typing import Any
 
 from paceline.workers_compat.config import config
 from paceline.workers_compat.settings import is_on
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Mode bits of a folder to which others than its owner can write.
+WRITABLE_BY_OTHERS = S_IWGRP | S_IWOTH
 
 
 class DurableError(Exception):
@@ -43,12 +50,18 @@ def _listed(value: Any) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a log if it does not exist."""
+    """Create the folder of a log if it does not exist. Warn if other users can write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
         kind = "a link to a folder that does not exist" if folder.is_symlink() else "not a folder"
         raise DurableError(f"{folder} is {kind}") from None
+    if folder.stat().st_mode & WRITABLE_BY_OTHERS:
+        logger.warning(
+            "Other users can write to %s, and thereby run code in the scheduler, which unpickles "
+            "the log. Use a folder with mode 0700",
+            folder,
+        )
 
 
 def lock(folder: Path) -> int:

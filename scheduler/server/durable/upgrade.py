@@ -290,6 +290,11 @@ class Upgrade:
         for each in (self._snapshot, self._reply, self._output, sock):
             if each is not None:
                 each.close()
-        for name in (SNAPSHOT_NAME, f"{SNAPSHOT_NAME}.tmp"):
-            with contextlib.suppress(OSError):
-                (self._folder / name).unlink()
+        remove_snapshot(self._folder)
+
+
+def remove_snapshot(folder: Path) -> None:
+    """Remove the snapshot in ``folder``, also if it is not complete."""
+    for name in (SNAPSHOT_NAME, f"{SNAPSHOT_NAME}.tmp"):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
