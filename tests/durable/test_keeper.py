@@ -6,20 +6,23 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
-from paceline.scheduler.server.durable.kept import HANG_SECONDS, Progress
+from paceline.scheduler.server.durable.kept import HANG_SECONDS, HEAD, STANDBY, Progress, Standby
 from paceline.scheduler.server.durable.preconditions import make_folder
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
+from paceline.scheduler.server.durable.upgrade import Upgrade, UpgradeError
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE
@@ -115,6 +118,19 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_standby_and_upgrade_for_which_no_descriptor_is_left(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    keeper._handle(HEAD.pack(STANDBY, 1), [])
+    assert keeper._next_standby is None
+    ours, theirs = socket.socketpair()
+    state: Any = SimpleNamespace(save=lambda: os.memfd_create("state"), successor=Standby(ours, 1))
+    upgrade = Upgrade(tmp_path, keeper._kept, None, sys.executable, None)
+    with theirs, no_descriptors(), pytest.raises(UpgradeError, match="Too many open files"):
+        upgrade.execute(state)
+    assert ours.fileno() == -1
 
 
 def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:

@@ -330,7 +330,7 @@ class Keeper:
 
     def _handle(self, message: bytes, fds: list[int]) -> None:
         kind, number = HEAD.unpack_from(message)
-        if kind == STANDBY:
+        if kind == STANDBY and fds:  # else this process had no descriptor left
             if self._next_standby is not None:
                 self._next_standby.end()
             self._next_standby = Standby(socket.socket(fileno=fds[0]), number)

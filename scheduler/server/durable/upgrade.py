@@ -258,10 +258,10 @@ class Upgrade:
             UpgradeError: it cannot be executed.
         """
         arguments = command(self.python)
-        environment = {**os.environ, VARIABLE: f"{KEEPER}:{state.save()}"}
-        sys.stdout.flush()
-        sys.stderr.flush()
         try:
+            environment = {**os.environ, VARIABLE: f"{KEEPER}:{state.save()}"}
+            sys.stdout.flush()
+            sys.stderr.flush()
             os.execve(arguments[0], arguments, environment)
         except OSError as error:
             state.successor.end()
