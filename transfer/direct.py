@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import selectors
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -51,7 +53,7 @@ COMPRESSED_CHUNK_NBYTES_MAX = CHUNK_NBYTES + (CHUNK_NBYTES >> 6) + 4096
 #: Smallest size in bytes of a range that is read in parallel.
 RANGE_NBYTES_MIN = 16 << 20
 RANGES_MAX = 4
-#: Connections that a worker serves at once; others wait in the listen queue.
+#: Requests that a worker answers at once; others wait for a thread.
 SERVED_MAX = 16
 #: Connections to other workers that a worker reads from at once.
 READING_MAX = 8
@@ -93,10 +95,13 @@ class Direct(Backend):
             self._listen_tls = context.security.get_listen_args("worker").get("ssl_context")
         family = socket.AF_INET6 if ":" in context.host else socket.AF_INET
         self._listener = socket.create_server((context.host, 0), family=family, backlog=BACKLOG)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
         self._open: set[socket.socket] = set()
         self._ranges = ThreadPoolExecutor(READING_MAX, thread_name_prefix="Transfer-direct")
         self._serving = ThreadPoolExecutor(SERVED_MAX, thread_name_prefix="Transfer-serves")
-        threading.Thread(target=self._accept, name="Transfer-listens", daemon=True).start()
+        threading.Thread(target=self._listen, name="Transfer-listens", daemon=True).start()
 
     def place(self) -> str:
         return "tls" if self._connect_tls is not None else "tcp"
@@ -223,36 +228,69 @@ class Direct(Backend):
 
     # sender
 
-    def _accept(self) -> None:
+    def _listen(self) -> None:
+        """Accept connections, and answer their requests in threads."""
         while not self._closed:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                if not self._closed:
-                    time.sleep(ACCEPT_AGAIN_SECONDS)
-                continue
-            connection.settimeout(self._timeout)
-            try:
-                self._serving.submit(self._serve, connection)
-            except RuntimeError:  # the executor is shut down, or no thread can be started
+            for key, _ in self._selector.select(self._timeout):
+                connection: Any = key.fileobj
+                if connection is self._listener:
+                    self._accept()
+                    continue
+                self._selector.unregister(connection)
+                try:
+                    self._serving.submit(self._serve, connection)
+                except RuntimeError:  # the executor is shut down, or no thread can be started
+                    self._drop(connection)
+            self._drop_silent()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            if not self._closed:
+                time.sleep(ACCEPT_AGAIN_SECONDS)
+            return
+        connection.settimeout(self._timeout)
+        self._wait_for_request(connection)
+
+    def _wait_for_request(self, connection: Any) -> None:
+        with self._lock:
+            if self._closed:
                 connection.close()
+                return
+            self._open.add(connection)
+            self._selector.register(connection, selectors.EVENT_READ, time.monotonic())
+
+    def _drop_silent(self) -> None:
+        """Close connections that sent nothing for ``timeout_seconds``."""
+        latest = time.monotonic() - self._timeout
+        with self._lock:
+            waiting = [key for key in self._selector.get_map().values() if key.data is not None]
+        for key in waiting:
+            if key.data < latest:
+                self._selector.unregister(key.fileobj)
+                self._drop(key.fileobj)
+
+    def _drop(self, connection: Any) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
 
     def _serve(self, connection: Any) -> None:
-        with contextlib.suppress(OSError, BackendError), contextlib.closing(connection):
+        """Answer one request, and let the connection wait for the next one."""
+        try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._listen_tls is not None:
-                connection = self._listen_tls.wrap_socket(connection, server_side=True)
-            with self._lock:
-                self._open.add(connection)
-            try:
-                request = memoryview(bytearray(REQUEST.size))
-                while True:
-                    _read(connection, request)
-                    self._answer(connection, *REQUEST.unpack(request))
-            finally:
+            if self._listen_tls is not None and not isinstance(connection, ssl.SSLSocket):
                 with self._lock:
-                    self._open.discard(connection)
-                connection.close()
+                    self._open.discard(connection)  # which `wrap_socket` replaces
+                connection = self._listen_tls.wrap_socket(connection, server_side=True)
+            request = memoryview(bytearray(REQUEST.size))
+            _read(connection, request)
+            self._answer(connection, *REQUEST.unpack(request))
+            self._wait_for_request(connection)
+        except Exception:  # the receiver notices
+            self._drop(connection)
 
     def _answer(
         self, connection: Any, ticket: bytes, begin: int, length: int, compress: bool

@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -279,7 +280,8 @@ def test_listener_waits_while_no_connection_can_be_accepted(
 
     backend._listener = Mock(accept=accept)
     monkeypatch.setattr(direct.time, "sleep", sleeps.append)
-    backend._accept()
+    for _ in range(4):
+        backend._accept()
     assert sleeps == [direct.ACCEPT_AGAIN_SECONDS] * 3
 
 
@@ -289,7 +291,32 @@ def test_connection_that_cannot_be_served_is_closed() -> None:
     try:
         address = backend._listener.getsockname()
         with socket.create_connection(address, timeout=10) as connection:
+            connection.send(b"x")
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    finally:
+        backend.close()
+
+
+def test_idle_connections_occupy_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "SERVED_MAX", 1)
+    owner = new(direct.Direct)
+    readers = [new(direct.Direct, timeout_seconds=5) for _ in range(3)]
+    stored = owner.put([memoryview(b"value")], 5)
+    for reader in 2 * readers:
+        assert bytes(reader.get(stored.ref, 5).view) == b"value"
+        assert len(reader._idle_connections) == 1
+    for backend in (owner, *readers):
+        backend.close()
+
+
+def test_silent_connections_are_closed() -> None:
+    backend = new(direct.Direct, timeout_seconds=0.1)
+    try:
+        address = backend._listener.getsockname()
+        with socket.create_connection(address, timeout=10) as connection:
             assert connection.recv(1) == b""
+        assert not backend._open
     finally:
         backend.close()
 
