@@ -114,6 +114,11 @@ async def test_replaced_stream_handlers() -> None:
     ):
         handlers = scheduler.server.plugins.facade.stream_handlers
         assert {"task-finished", "client-releases-keys", "log-event"} <= set(handlers)
+        handlers["cancel-keys"] = lambda client, **more: heard.append(client)
+        await client.cancel([client.submit(slow, 0)])
+        while not heard:
+            await asyncio.sleep(0.01)
+        assert heard.pop() == client.id
         original = handlers["task-finished"]
 
         def wrapped(worker: str, **more: object) -> None:

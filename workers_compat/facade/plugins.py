@@ -261,7 +261,10 @@ class Plugins:
 
     def handle_replaced(self, message: Any, **peer: str) -> None:
         """Call that handler. Serialized values are passed on unchanged."""
-        self._call_stream_handler(message.__struct_config__.tag, peer, as_arguments(message))
+        arguments = as_arguments(message)
+        # the sender, unless the message names another
+        arguments |= {role: name for role, name in peer.items() if arguments.get(role) is None}
+        self._call_stream_handler(message.__struct_config__.tag, peer, arguments)
 
     def handle_stream_message(self, op: str, raw: dict[str, Any], **peer: str) -> None:
         """Call the added handler of `op`. `peer` is ``worker=address`` or ``client=name``."""
