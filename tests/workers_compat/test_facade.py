@@ -355,6 +355,38 @@ async def test_custom_handlers(world):
     assert await world.client.ncores() == {"mine": 1}
 
 
+async def test_replaced_request_handlers(world):
+    """A function can call the built-in handler that it replaces; removing it restores that one."""
+    handlers, called = world.facade.handlers, []
+
+    def replace(op):
+        original = handlers[op]
+
+        def wrapped(**arguments):
+            called.append(op)
+            return original(**arguments)
+
+        handlers[op] = wrapped
+
+    ops = ["who_has", "broadcast", "identity", "heartbeat_worker", "retire_workers"]
+    for op in ops:
+        replace(op)
+    future = await world.client.scatter(1, hash=False)
+    assert await world.client.who_has([future]) == {future.key: (world.worker.address,)}
+    assert await world.client.run(lambda: 7) == {world.worker.address: 7}
+    assert (await world.client.scheduler.identity())["id"] == world.scheduler.id
+    await world.worker.heartbeat()
+    assert await world.client.retire_workers(["tcp://127.0.0.1:1"]) == {}
+    assert set(ops) <= set(called)
+    called.clear()
+    assert await world.facade.retire_workers(workers=[]) == {}, "stock's method is not replaced"
+    for op in ops:
+        del handlers[op]
+    assert (await world.client.scheduler.identity())["id"] == world.scheduler.id
+    assert await world.client.who_has([future]) == {future.key: (world.worker.address,)}
+    assert called == []
+
+
 async def test_uploaded_files(world, tmp_path):
     path = tmp_path / "uploaded_facade_b.py"
     path.write_text("def f():\n    return 17\n")

@@ -98,7 +98,7 @@ class ClusterCommands(StateAttributes):
 
     def stimulus_retry(self, keys: Iterable[Any], client: str | None = None) -> Any:
         """Compute erred tasks again, with the tasks that caused the errors. Await the result."""
-        return self.handlers["retry"](keys=list(keys), client=client or "")
+        return self.handlers.built_in("retry")(keys=list(keys), client=client or "")
 
     def update_data(
         self,

@@ -1,7 +1,8 @@
 """``handlers`` and ``stream_handlers`` of the facade: op -> function, as in stock's ``Scheduler``.
 
 Functions that plugins add handle the messages of their op, including ops that the core handles
-otherwise. Built-in handlers can be called with the arguments of a message.
+otherwise. Built-in handlers can be called with the arguments of a message, also by the functions
+that replace them.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class RequestHandlers(HandlerTable):
         super().__init__()
         self._facade = facade
         self._server = server
+        self._replaced: dict[type, Callable[..., Any] | None] = {}
 
     def built_in(self, op: str) -> Callable[..., Any]:
         """Return a function that handles the request as one from within this process."""
@@ -102,12 +104,21 @@ class RequestHandlers(HandlerTable):
         known = TABLES["scheduler_rpc"].get(op)
         if known is None:
             return
+        original = self.server_handler(known.cls)
         if self.is_added(op):
+            self._replaced[known.cls] = original
             self._server.handlers[known.cls] = lambda server, message, peer: self.handle(
                 op, as_arguments(message)
             )
         else:
-            self._server.handlers.pop(known.cls, None)
+            del self._replaced[known.cls], self._server.handlers[known.cls]
+            if original is not None:
+                self._server.handlers[known.cls] = original
+
+    def server_handler(self, message_type: type) -> Callable[..., Any] | None:
+        """Return the server's own handler of a request; None if the core handles it."""
+        handlers = self._server.handlers
+        return self._replaced.get(message_type, handlers.get(message_type))
 
     def handle(self, op: str, raw: Mapping[str, Any]) -> Any:
         """Call the added function with the arguments of a request. Raise KeyError without one."""

@@ -27,9 +27,11 @@ def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]
 
 
 def as_arguments(message: Any) -> dict[str, Any]:
-    """Return the fields of a message by their names on the wire."""
+    """Return the fields of a message, and its further arguments, by their names on the wire."""
     names = zip(message.__struct_encode_fields__, message.__struct_fields__, strict=True)
-    return {wire: getattr(message, own) for wire, own in names}
+    fields = {wire: getattr(message, own) for wire, own in names}
+    extra: dict[str, Any] = fields.pop(getattr(message, "EXTRA_FIELD", None), {})
+    return fields | extra
 
 
 _OMITTED = frozenset(("op", "key", "report", "run_id", "stimulus_id"))

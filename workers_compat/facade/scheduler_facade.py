@@ -91,7 +91,7 @@ class SchedulerFacade(ClusterCommands):
             return getattr(self, name[1:])
         op = TABLES["scheduler_rpc"].get(METHODS.get(name, name))
         if op is not None and self.serves(op.cls):
-            return self.handlers[op.name]
+            return self.handlers.built_in(op.name)
         if hasattr(self.state, name):
             return getattr(self.state, name)
         try:
@@ -120,7 +120,7 @@ class SchedulerFacade(ClusterCommands):
     def serve(self, message_type: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the handler of a request, and return its result unchanged."""
         message = build_request(message_type, args, kwargs)
-        handler = self.server.handlers.get(message_type)
+        handler = self.handlers.server_handler(message_type)
         if handler is None:
             client = getattr(message, "client", None) or ""
             return self.deferring_server.request(message, client)

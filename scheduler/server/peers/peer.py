@@ -14,7 +14,6 @@ Each connection is a ``Peer``, whose current handler receives its events:
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
@@ -350,7 +349,7 @@ class RpcHandler(EventHandler):
         recorder.handling(previous)
         if asyncio.isfuture(result):
             self.wait_for(event, result, peer.server.driver.last_request_id)
-        elif inspect.iscoroutine(result):
+        elif asyncio.iscoroutine(result):  # or a StockCoroutine of the facade
             self.wait_for(event, peer.server.loop.create_task(result))
         else:
             self._reply(event, result)
