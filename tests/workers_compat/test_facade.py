@@ -9,10 +9,10 @@ from dask._task_spec import Task
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.core import Status
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.workers_compat.facade.cluster_commands import build_message
 from paceline.workers_compat.facade.plugins import overrides
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
 from paceline.workers_compat.facade.stock_calls import build_request
+from paceline.workers_compat.facade.stream_views import build_message
 
 
 class Recorder(SchedulerPlugin):
@@ -405,7 +405,8 @@ async def test_messages_to_workers_and_clients(world):
     got = []
     world.client.subscribe_topic("t", got.append)
     world.facade.client_send(world.client.id, event)
-    while not got:
+    world.facade.client_comms[world.client.id].send(event, event)
+    while len(got) < 3:
         await asyncio.sleep(0.01)
     message = build_message(
         "scheduler_to_worker",

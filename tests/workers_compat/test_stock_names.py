@@ -10,6 +10,7 @@ import dask
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.cluster_dump import DumpArtefact
+from distributed.comm import CommClosedError
 from paceline.protocol.messages import Identity
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -136,11 +137,15 @@ async def test_idle_since(scheduler, client, worker):
 
 async def test_stream_of_a_worker_is_closed(scheduler, worker):
     stream = scheduler.stream_comms[worker.address]
-    assert not stream.closed()
+    assert not stream.closed() and not stream.comm.closed()
+    assert stream.comm.local_address == scheduler.address
+    assert stream.comm.peer_address != scheduler.address
     stream.abort()
     while worker.address in scheduler.workers:
         await asyncio.sleep(0.01)
-    assert stream.closed()
+    assert stream.closed() and stream.comm.closed()
+    with pytest.raises(CommClosedError):
+        stream.send({"op": "free-keys", "keys": [], "stimulus_id": "s"})
 
 
 async def test_restart_waits_for_actions_of_plugins_on_lost_workers(scheduler, client, worker):

@@ -13,7 +13,6 @@ from typing import Any
 
 from distributed.utils import import_file
 from paceline.protocol import messages as m
-from paceline.protocol.catalogue import TABLES
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.commands import COMMANDED_STATES
 from paceline.workers_compat.graphs.annotations import pickled_unless_plain
@@ -250,9 +249,9 @@ class ClusterCommands(StateAttributes):
     def send_all(self, client_msgs: Mapping[str, Any], worker_msgs: Mapping[str, Any]) -> None:
         """Send messages (dicts in wire format) to clients by name and workers by address."""
         for name, messages in client_msgs.items():
-            _send(self.client_comms, name, "scheduler_to_client", messages)
+            _send(self.client_comms, name, messages)
         for address, messages in worker_msgs.items():
-            _send(self.stream_comms, address, "scheduler_to_worker", messages)
+            _send(self.stream_comms, address, messages)
 
     def client_send(self, client: str, msg: dict[str, Any]) -> None:
         self.send_all({client: [msg]}, {})
@@ -286,23 +285,11 @@ def _names(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else sorted(map(str, names))
 
 
-def _send(streams: Mapping[str, Any], name: str, direction: Any, messages: Any) -> None:
+def _send(streams: Mapping[str, Any], name: str, messages: Any) -> None:
     stream = streams.get(name)
-    if stream is not None:
-        stream.send_own([build_message(direction, message) for message in messages])
+    if stream is not None and not stream.closed():
+        stream.send(*messages)
 
 
 def _stock_replies(replies: dict[str, Any]) -> dict[str, Any]:
     return {address: stock_value(deserialize(reply)) for address, reply in replies.items()}
-
-
-def build_message(direction: Any, message: Any) -> Any:
-    """Return a stream message from its dict. One with an unknown op remains a dict."""
-    if not isinstance(message, dict):
-        return message
-    known = TABLES[direction].get(str(message.get("op")))
-    if known is None:
-        return message
-    renamed: Any = dict(zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__))
-    fields = {renamed.get(name, str(name)): message[name] for name in message if name != "op"}
-    return known.cls(**fields)

@@ -23,9 +23,9 @@ from paceline.workers_compat.config.config import seconds
 
 from .server_port import DeferringServer, FacadeServer
 from .span_views import ComputationView
+from .stream_views import StreamView
 from .views import (
     ClientView,
-    StreamView,
     TaskView,
     TopicViews,
     Views,

@@ -268,29 +268,6 @@ class ClientView(StateView):
         return str(self.core.client_key)
 
 
-class StreamView:
-    """The stream of a worker or client, with the methods of stock's ``BatchedSend``."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    @property
-    def comm(self) -> Any:
-        return self._stream.peer
-
-    def closed(self) -> bool:
-        return bool(self._stream.ended or self._stream.peer.closed)
-
-    def abort(self) -> None:
-        """Close the connection without waiting for what is buffered."""
-        self._stream.peer.comm.abort("aborted by a program")
-
-
 class Views(Mapping[Any, Any]):
     """A dict of the core whose values are shown as views.
 
