@@ -335,8 +335,7 @@ class Scheduler:
         if durability is not None:
             await durability.continue_connections(server)
         server.driver.start()
-        if past is None:
-            server.start_memory_manager()
+        server.start_memory_manager(is_new=past is None)
         if durability is not None:
             server.spawn(durability.watch(server), "connection to the keeper")
         self._loop_lag.start()

@@ -209,12 +209,14 @@ class Server(ServerApi):
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")
 
-    def start_memory_manager(self) -> None:
-        """Start the active memory manager if the configuration enables it."""
-        if stock_plugins.start_custom_policies(self.plugins.facade):
-            return
-        if self.state.config.amm_start:
-            self.send_stimulus(m.AmmHandler(method="start"))
+    def start_memory_manager(self, is_new: bool) -> None:
+        """Start the active memory manager if the configuration enables it.
+
+        The one of the core continues by itself unless the scheduler `is_new`.
+        """
+        manager = stock_plugins.PolicyManager(self.plugins.facade)
+        if self.state.config.amm_start and (is_new or manager.is_custom):
+            manager.start()
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:
         return await diagnostics.profile_metadata(self, **options)

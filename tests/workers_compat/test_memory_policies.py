@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import dask
+import pytest
 from distributed import Client, Worker
 from distributed.active_memory_manager import (
     ActiveMemoryManagerExtension,
@@ -88,6 +89,31 @@ async def test_policy_of_a_user():
         await lead
         assert len((await client.who_has([lead]))["lead-1"]) == 1
         assert await client.amm.running()
+
+
+async def test_added_policy():
+    """The core's manager runs until a policy is added; then stock's runs all of them."""
+    async with cluster(interval="50ms") as (scheduler, client):
+        manager = scheduler.extensions["amm"]
+        core = scheduler.server.core.extensions["amm"]
+        assert [type(policy).__name__ for policy in manager.policies] == ["ReduceReplicas"]
+        assert manager.running and core.running
+        manager.stop()
+        assert not manager.running and not core.running
+        manager.start()
+        with pytest.raises(TypeError):
+            manager.add_policy("ReduceReplicas")
+        manager.add_policy(TwoCopies("gold"))
+        assert manager.running and not core.running
+        gold = client.submit(int, 1, key="gold-1")
+
+        async def two_copies():
+            return len((await client.who_has([gold]))["gold-1"]) == 2
+
+        await until(two_copies)
+        await client.amm.stop()
+        assert not manager.running and not await client.amm.running()
+        await client.amm.run_once()
 
 
 async def test_temporary_manager():

@@ -16,7 +16,7 @@ from time import time
 from typing import Any
 
 from dask._task_spec import Alias
-from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.active_memory_manager import ActiveMemoryManagerExtension, ReduceReplicas
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import CollectTaskMetaDataPlugin
@@ -24,7 +24,7 @@ from distributed.shuffle._core import P2PBarrierTask, ShuffleRunSpec, barrier_ke
 from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
-from paceline.workers_compat.config import config
+from paceline.protocol.messages import AmmHandler
 from paceline.workers_compat.counters import next_number
 
 from .plugins import Plugins
@@ -37,7 +37,7 @@ TASK_STREAM = TaskStreamPlugin.name
 #: stock.
 RESTARTS_MAX = 10
 #: The policies that the core's memory manager implements.
-OWN_POLICIES = ({"class": "distributed.active_memory_manager.ReduceReplicas"},)
+OWN_POLICIES = frozenset({ReduceReplicas})
 #: Keys whose metadata one collection waits for. Further keys are left out.
 KEYS_MAX = 1_000_000
 
@@ -189,16 +189,58 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         self._host.suspend(SHUFFLE)
 
 
-def start_custom_policies(facade: Any) -> bool:
-    """Run the configured policies of the memory manager. Their manager serves ``amm_handler``.
+class PolicyManager(ActiveMemoryManagerExtension):
+    """Stock's manager with the configured policies, ``extensions["amm"]``.
 
-    Do nothing and return False if the core implements them.
+    While they are those that the core's memory manager implements, it starts and stops that one.
+    With others it runs all policies itself, and serves ``amm_handler``.
     """
-    key = "distributed.scheduler.active-memory-manager.policies"
-    if tuple(config.get(key, OWN_POLICIES)) == OWN_POLICIES:
-        return False
-    facade.extensions["amm"] = ActiveMemoryManagerExtension(facade)
-    return True
+
+    def __init__(self, facade: Any) -> None:
+        self._core = facade.server.core.extensions["amm"]
+        facade.extensions["amm"] = self
+        super().__init__(facade, register=False, start=False)
+
+    @property
+    def is_custom(self) -> bool:
+        """Return whether there are policies that the core does not implement."""
+        return {type(policy) for policy in self.policies} != OWN_POLICIES
+
+    @property
+    def running(self) -> bool:
+        return bool(super().running or self._core.running)
+
+    def start(self) -> None:
+        """Start periodic runs, unless it is running."""
+        if self.is_custom:
+            super().start()
+        else:
+            self._command("start")
+
+    def stop(self) -> None:
+        """Stop periodic runs."""
+        super().stop()
+        self._command("stop")
+
+    def run_once(self) -> None:
+        """Run all policies once."""
+        if self.is_custom:
+            super().run_once()
+        else:
+            self._command("run_once")
+
+    def add_policy(self, policy: Any) -> None:
+        """Add a policy. Raise TypeError if it is none."""
+        running = self.running
+        super().add_policy(policy)
+        if self.is_custom:
+            self.scheduler.handlers["amm_handler"] = self.amm_handler
+            if running:
+                self._command("stop")
+                self.start()
+
+    def _command(self, method: str) -> None:
+        self.scheduler.send_stimulus(AmmHandler(method=method))
 
 
 def task_stream(plugins: Plugins) -> Any:
