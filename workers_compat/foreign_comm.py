@@ -55,6 +55,14 @@ def resolve(scheme: str, location: str) -> str:
     return location
 
 
+def check_location(scheme: str, location: str) -> None:
+    """Raise ValueError unless the location is valid for the scheme."""
+    try:
+        get_backend(scheme).get_address_host(location)
+    except Exception as error:  # backends are code of others
+        raise ValueError(f"invalid address {scheme}://{location}: {error}") from error
+
+
 def host(scheme: str, location: str) -> str:
     """Return the host of a location; the location itself for an unknown scheme."""
     with suppress(Exception):  # backends are code of others

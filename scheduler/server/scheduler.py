@@ -265,6 +265,7 @@ class Scheduler:
 
         Raises:
             OSError: an address is not available.
+            ValueError: an address is invalid.
             RuntimeError: an earlier start failed.
         """
         async with self._start_lock:
@@ -284,6 +285,8 @@ class Scheduler:
         return self
 
     async def _start(self) -> None:
+        for address in (*self._start_addresses, self.contact_address or ""):
+            addresses.check(address)
         compilers: GraphCompilers = (
             ThreadGraphCompilers()
             if self._compile_in_threads

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import uvloop
 from distributed import Client, Worker
+from distributed.comm.inproc import global_manager
 from distributed.security import Security
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Transport
@@ -182,6 +183,15 @@ async def test_inproc() -> None:
         assert scheduler.address.startswith("inproc://")
         assert scheduler.port == 0
         await work(scheduler)
+
+
+@pytest.mark.parametrize("option", ["host", "contact_address"])
+async def test_an_invalid_inproc_address_is_an_error(option: str) -> None:
+    listening = dict(global_manager.listeners)
+    options = {"protocol": "inproc://", "host": None, option: "inproc://127.0.0.1"}
+    with pytest.raises(ValueError, match="invalid address inproc://127"):
+        await Scheduler(port=0, dashboard_address=":0", **options)
+    assert dict(global_manager.listeners) == listening
 
 
 async def test_an_invalid_annotation_is_reported_over_inproc() -> None:

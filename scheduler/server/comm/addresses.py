@@ -29,6 +29,16 @@ def parts(address: str, default_port: int | None = None) -> tuple[str, str, int]
     return scheme, *split_host_port(location, default_port)
 
 
+def check(address: str) -> None:
+    """Raise ValueError for an invalid address of another scheme, such as ``inproc://127.0.0.1``.
+
+    Those of ``IP_SCHEMES``, and one without location, are not checked.
+    """
+    scheme, location = split_address(address)
+    if scheme not in IP_SCHEMES and location:
+        foreign_comm.check_location(scheme, location)
+
+
 def resolve(address: str) -> str:
     """Return the address with its host name resolved.
 
