@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,15 +15,15 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from .views import serialized, task_annotations
 
 
-def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]:
-    """Return annotation -> key -> value, of tasks that have any."""
-    found: dict[str, dict[Any, Any]] = {}
+def annotations_by_type(tasks: Iterable[TaskState]) -> defaultdict[str, dict[Any, Any]]:
+    """Return annotation -> key -> value, of tasks that have any; {} for others, as in stock."""
+    found: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
     for ts in tasks:
         annotations = task_annotations(ts) if ts.annotations else None
         if not annotations or isinstance(annotations, Payload):  # which must not be unpickled here
             continue
         for name, value in annotations.items():
-            found.setdefault(name, {})[ts.key] = value
+            found[name][ts.key] = value
     return found
 
 
