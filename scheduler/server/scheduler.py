@@ -180,6 +180,8 @@ class Scheduler:
         """Set settings of stock's class on the facade, which passes them to the core."""
         if name in state_attributes.SETTINGS and self.__dict__.get("_server") is not None:
             setattr(self.facade, name, value)
+        elif name in state_attributes.READ_ONLY:
+            raise AttributeError(f"the attribute {name!r} of paceline's scheduler is read-only")
         else:
             object.__setattr__(self, name, value)
 

@@ -148,6 +148,23 @@ async def test_custom_attributes_and_settings(world):
         await world.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.no_such)
 
 
+async def test_writes_without_an_effect_are_errors(world):
+    scheduler = world.scheduler
+    await world.client.submit(inc, 1)
+    for name in ("bandwidth", "total_nthreads", "workers"):
+        with pytest.raises(AttributeError, match="read-only"):
+            setattr(scheduler, name, 5)
+    for plugins in (scheduler.plugins, scheduler.worker_plugins, scheduler.nanny_plugins):
+        with pytest.raises(TypeError, match="read-only"):
+            plugins["x"] = SchedulerPlugin()
+    for name in ("computations", "transition_log"):
+        with pytest.raises(AttributeError, match="clear"):
+            getattr(scheduler, name).clear()
+    found = await world.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.nanny_plugins)
+    assert type(found) is dict
+    assert scheduler.total_nthreads == 2
+
+
 async def test_plugin_hooks_are_called(world):
     recorder = Recorder()
     world.facade.add_plugin(recorder)

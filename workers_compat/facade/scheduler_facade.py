@@ -36,6 +36,7 @@ from .stock_calls import (
     comm_of,
     stock_value,
 )
+from .views import ReadOnlyDict
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -145,11 +146,11 @@ class SchedulerFacade(ClusterCommands):
     # Plugins and extensions
 
     #: Name -> plugin. Change it with ``add_plugin`` and ``remove_plugin``.
-    plugins = property(lambda self: dict(self.plugin_host.by_name))
+    plugins = property(lambda self: ReadOnlyDict(self.plugin_host.by_name))
     #: Name -> pickled plugin of all workers.
-    worker_plugins = property(lambda self: dict(self.server.request_state.worker_plugins))
+    worker_plugins = property(lambda self: ReadOnlyDict(self.server.request_state.worker_plugins))
     #: Name -> pickled plugin of all nannies.
-    nanny_plugins = property(lambda self: dict(self.server.request_state.nanny_plugins))
+    nanny_plugins = property(lambda self: ReadOnlyDict(self.server.request_state.nanny_plugins))
     #: Name -> extension: those added here, and those of the core.
     extensions = property(lambda self: ChainMap(self._extensions, self.server.core.extensions))
 

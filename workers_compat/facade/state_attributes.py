@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import MemoryState, Transition
+from distributed.scheduler import SchedulerState as StockState
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.commands import check_setting
 from paceline.scheduler.core.inspection import invariants, queries
@@ -192,7 +193,7 @@ class StateAttributes:
     #: Tasks whose data is on several workers.
     replicated_tasks = property(lambda f: set(map(f.task_view, f.state.replicated_tasks)))
     #: Computations, oldest first.
-    computations = property(lambda f: list(map(ComputationView, f.state.computations)))
+    computations = property(lambda f: tuple(map(ComputationView, f.state.computations)))
     #: (time since when, number of threads of the cluster), oldest first; seconds since the epoch.
     total_nthreads_history = property(lambda f: f.state.spans.threads)
     #: The topics of the event log; stock's name is ``_broker``.
@@ -206,10 +207,10 @@ class StateAttributes:
     )
     #: The last transitions, oldest first.
     transition_log = property(
-        lambda f: [
+        lambda f: tuple(
             Transition(key, start, finish, {ts.key: to for ts, to in made.items()}, *more)
             for key, start, finish, made, *more in f.state.transition_log
-        ]
+        )
     )
 
     #: distributed's ``MemoryState`` of all workers together.
@@ -292,3 +293,6 @@ class StateAttributes:
 SETTINGS = frozenset(
     name for name, value in vars(StateAttributes).items() if isinstance(value, Setting)
 )
+#: Attributes of stock's ``SchedulerState`` that programs cannot set here. `transition_counter_max`
+#: has no effect.
+READ_ONLY = frozenset(StockState.__slots__) - SETTINGS - {"transition_counter_max"}

@@ -116,6 +116,20 @@ def _write_after(name: str) -> Callable[..., Any]:
     return change
 
 
+def _read_only(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise TypeError("read-only: change it with the methods of the scheduler")
+
+
+class ReadOnlyDict(dict[Any, Any]):
+    """A copy of a dict of the scheduler. Changes of it, which would have no effect, are errors."""
+
+    __delitem__ = __ior__ = __setitem__ = _read_only
+    clear = pop = popitem = setdefault = update = _read_only
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
 class AnnotationsProxy(dict[Any, Any]):
     """A copy of the annotations of `task`, which writes all of them back on each change.
 
