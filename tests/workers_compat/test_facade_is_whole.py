@@ -144,9 +144,10 @@ async def test_messages_of_plugins() -> None:
             await client.run_on_scheduler(int)
         assert [event[1] for event in heard] == [1]
         facade.unsubscribe_topic("topic", client.id)
-        facade.digest_metric("mine", 2.0)
-        facade.digest_metric("mine", 3.0)
-        assert (facade.digests_total["mine"], facade.digests_max["mine"]) == (5.0, 3.0)
+        for name in ("mine", ("a", "b")):
+            facade.digest_metric(name, 2.0)
+            facade.digest_metric(name, 3.0)
+            assert (facade.digests_total[name], facade.digests_max[name]) == (5.0, 3.0)
         assert facade.blocked_handlers == []
         facade.remove_client(client.id)
         assert client.id not in facade.clients

@@ -11,7 +11,7 @@ import logging
 import tempfile
 import threading
 from collections import ChainMap, defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from typing import Any
 
 from dask.widgets import get_template
@@ -66,8 +66,8 @@ class SchedulerFacade(ClusterCommands):
         self._extensions: dict[str, Any] = {"spans": spans}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._monitor: Any = None
-        self.digests_total: defaultdict[str, float] = defaultdict(float)
-        self.digests_max: defaultdict[str, float] = defaultdict(float)
+        self.digests_total: defaultdict[Hashable, float] = defaultdict(float)
+        self.digests_max: defaultdict[Hashable, float] = defaultdict(float)
         self.periodic_callbacks: dict[str, Any] = {
             name: TickCallback(self, field) for name, field in TICK_CHECKS.items()
         }
@@ -176,9 +176,8 @@ class SchedulerFacade(ClusterCommands):
             except Exception:
                 logger.exception("Extension %s failed on a heartbeat of %s", name, address)
 
-    def digest_metric(self, name: str, value: float) -> None:
+    def digest_metric(self, name: Hashable, value: float) -> None:
         """Add a measured value to the digests of `name`."""
-        name = str(name)
         if name in self.digests_total or len(self.digests_total) < DIGESTS_MAX:
             self.digests_total[name] += value
             self.digests_max[name] = max(self.digests_max[name], value)
