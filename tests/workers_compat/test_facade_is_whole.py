@@ -129,7 +129,9 @@ async def test_messages_of_plugins() -> None:
         Client(scheduler.address, asynchronous=True) as client,
     ):
         facade = scheduler.server.plugins.facade
-        assert (await facade.rpc(worker.address).identity())["id"] == worker.id
+        ip, port = worker.ip, worker.port
+        for call in ((worker.address,), ((ip, port),), (None, ip, port), (f"{ip}:{port}",)):
+            assert (await facade.rpc(*call).identity())["id"] == worker.id
         with pytest.raises(OSError):
             await facade.rpc("tcp://127.0.0.1:1").identity()
         client._event_handlers["topic"] = heard.append

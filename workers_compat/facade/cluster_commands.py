@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from distributed.core import addr_from_args
 from distributed.utils import import_file
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
@@ -210,9 +211,12 @@ class ClusterCommands(StateAttributes):
 
     # Requests
 
-    def rpc(self, addr: str | None = None, ip: str | None = None, port: int | None = None) -> Any:
-        """Return an object for requests to the peer at an address."""
-        return RemoteHandlers(addr if addr is not None else f"tcp://{ip}:{port}", self.server)
+    def rpc(self, addr: Any = None, ip: str | None = None, port: int | None = None) -> Any:
+        """Return an object for requests to the peer at an address or (host, port).
+
+        In stock this is a ``ConnectionPool``, of which paceline has only the call.
+        """
+        return RemoteHandlers(str(addr_from_args(addr, ip, port)), self.server)
 
     def broadcast(
         self,
