@@ -128,6 +128,20 @@ async def test_data_is_moved_and_deleted(scheduler, client, worker):
         assert scheduler.get_who_has([x.key]) == {x.key: [other.address]}
 
 
+async def test_workers_are_sorted_by_address(scheduler, client, worker):
+    async with Worker(scheduler.address), Worker(scheduler.address):
+        while len(scheduler.idle) < 3:
+            await asyncio.sleep(0.01)
+        addresses = sorted(scheduler.server.state.workers)
+        for workers in (scheduler.workers, scheduler.idle):
+            assert list(workers) == list(workers.keys()) == addresses
+            assert workers.keys()[0] == workers.values()[0].address == addresses[0]
+            assert workers.keys()[1:] == addresses[1:] and workers.items()[1][0] == addresses[1]
+            assert [ws.address for ws in workers.values()] == addresses
+            assert workers.peekitem()[0] == workers.peekitem(2)[1].address == addresses[2]
+            assert workers.keys() & {addresses[1], "x"} == {addresses[1]}
+
+
 async def test_idle_since(scheduler, client, worker):
     await client.submit(lambda: 1)
     assert scheduler.check_idle() is None

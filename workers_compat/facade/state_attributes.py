@@ -21,12 +21,14 @@ from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.workers_compat.config.config import seconds
+from sortedcontainers import SortedDict
 
 from .server_port import DeferringServer, FacadeServer
 from .span_views import ComputationView
 from .stream_views import StreamView
 from .views import (
     ClientView,
+    SortedViews,
     TaskView,
     TopicViews,
     Views,
@@ -98,11 +100,11 @@ def _query(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _by_address(facade: StateAttributes, load_class: str) -> dict[str, WorkerView]:
-    """Return the running workers of a load class."""
+def _by_address(facade: StateAttributes, load_class: str) -> SortedDict:
+    """Return the running workers of a load class: address -> worker."""
     state = facade.state
     found = (ws for ws in state.running if placement.load_class(state, ws) == load_class)
-    return {ws.address: facade.worker_view(ws) for ws in found}
+    return SortedDict({ws.address: facade.worker_view(ws) for ws in found})
 
 
 class StateAttributes:
@@ -165,8 +167,8 @@ class StateAttributes:
 
     #: Key -> task.
     tasks = property(lambda f: Views(f.state.tasks, f.task_view, f.plugin_host.leaving))
-    #: Address -> worker.
-    workers = property(lambda f: Views(f.state.workers, f.worker_view))
+    #: Address -> worker, by address.
+    workers = property(lambda f: SortedViews(f.state.workers, f.worker_view))
     #: Name -> client.
     clients = property(
         lambda f: Views(f.state.clients, lambda cs: ClientView(cs, f.plugin_host.context))
@@ -177,7 +179,7 @@ class StateAttributes:
     client_comms = property(lambda f: Views(f.server.driver.client_streams, StreamView))
     #: Workers with the status "running".
     running = property(lambda f: set(map(f.worker_view, f.state.running)))
-    #: Address -> worker.
+    #: Address -> worker, by address.
     idle = property(lambda f: _by_address(f, "idle"))
     saturated = property(lambda f: set(_by_address(f, "saturated").values()))
     #: Workers with a free slot, by the number of their tasks.

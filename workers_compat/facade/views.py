@@ -34,6 +34,7 @@ from paceline.workers_compat.security.unpickling import (
     deserialize_or_raise,
     deserialize_outer,
 )
+from sortedcontainers import SortedItemsView, SortedKeysView, SortedValuesView
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,30 @@ class Views(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._items))
+
+
+class SortedViews(Views):
+    """Views in the order of their keys, with the methods of stock's ``SortedDict``."""
+
+    #: The keys; ``SortedKeysView`` and the other views of sortedcontainers read it.
+    _list = property(lambda self: sorted(self._items))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list)
+
+    def keys(self) -> SortedKeysView:
+        return SortedKeysView(self)
+
+    def values(self) -> SortedValuesView:
+        return SortedValuesView(self)
+
+    def items(self) -> SortedItemsView:
+        return SortedItemsView(self)
+
+    def peekitem(self, index: int = -1) -> tuple[Any, Any]:
+        """Return the pair at a position, by default the last one. Raises IndexError."""
+        key = self._list[index]
+        return key, self[key]
 
 
 class TopicView:
