@@ -160,7 +160,7 @@ class Scheduler:
     def _load_preloads(self, modules: Any, argv: Any) -> Any:
         modules = modules or dask_config.get("distributed.scheduler.preload", [])
         argv = argv or dask_config.get("distributed.scheduler.preload-argv", [])
-        return preloads.load(self, modules, argv) if modules else None
+        return preloads.load(self, modules or [], argv)
 
     def __repr__(self) -> str:
         where = self.address if self._listeners else "not-running"
@@ -332,8 +332,7 @@ class Scheduler:
             server.plugins.add(plugin)
         if self._config.work_stealing:
             work_stealing.WorkStealing(server.plugins.facade).begin()
-        if self.preloads is not None:
-            await self.preloads.start()
+        await self.preloads.start()
         plugins = [plugin for plugin in server.plugins.by_name.values() if hasattr(plugin, "start")]
         starting = [plugin.start(self) for plugin in plugins]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
@@ -440,8 +439,7 @@ class Scheduler:
         server = self._server
         if server is not None:
             await server.run_closing_hooks("before_close")
-        if self.preloads is not None:
-            await self.preloads.teardown()
+        await self.preloads.teardown()
         if self._loop_lag is not None:
             self._loop_lag.stop()
         stock_classes.stop_services(self)

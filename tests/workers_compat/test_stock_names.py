@@ -128,6 +128,10 @@ async def test_data_is_moved_and_deleted(scheduler, client, worker):
         assert scheduler.get_who_has([x.key]) == {x.key: [other.address]}
 
 
+async def test_empty_collections(scheduler):
+    assert list(scheduler.preloads) == []
+
+
 async def test_workers_are_sorted_by_address(scheduler, client, worker):
     async with Worker(scheduler.address), Worker(scheduler.address):
         while len(scheduler.idle) < 3:
