@@ -130,6 +130,8 @@ async def test_data_is_moved_and_deleted(scheduler, client, worker):
 
 async def test_empty_collections(scheduler):
     assert list(scheduler.preloads) == []
+    assert scheduler.bandwidth_workers["tcp://a", "tcp://b"] == 0.0
+    assert scheduler.bandwidth_types["int"] == 0.0
 
 
 async def test_workers_are_sorted_by_address(scheduler, client, worker):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -198,6 +199,9 @@ class StateAttributes:
     computations = property(lambda f: tuple(map(ComputationView, f.state.computations)))
     #: (time since when, number of threads of the cluster), oldest first; seconds since the epoch.
     total_nthreads_history = property(lambda f: f.state.spans.threads)
+    #: (receiver, sender) -> bytes per second, and type name -> the same.
+    bandwidth_workers = property(lambda f: defaultdict(float, f.state.bandwidth_workers))
+    bandwidth_types = property(lambda f: defaultdict(float, f.state.bandwidth_types))
     #: The topics of the event log; stock's name is ``_broker``.
     broker = property(lambda f: SimpleNamespace(_topics=TopicViews(f.state.events)))
     #: Host -> {"addresses": set, "nthreads": threads of its workers, ...}.
