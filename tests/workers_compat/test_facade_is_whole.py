@@ -135,8 +135,9 @@ async def test_messages_of_plugins() -> None:
         with pytest.raises(OSError):
             await facade.rpc("tcp://127.0.0.1:1").identity()
         client._event_handlers["topic"] = heard.append
-        facade.subscribe_topic("topic", client.id)
-        facade.log_event("topic", 1)
+        facade._broker.subscribe("topic", client.id)
+        facade._broker.publish("topic", 1)
+        assert [event for _, event in facade._broker.get_events("topic")] == [1]
         future = client.submit(increment, 1)
         await future
         assert facade.tasks[future.key].get_nbytes_deps() == 0
@@ -145,7 +146,7 @@ async def test_messages_of_plugins() -> None:
         while future.status != "cancelled":
             await client.run_on_scheduler(int)
         assert [event[1] for event in heard] == [1]
-        facade.unsubscribe_topic("topic", client.id)
+        facade._broker.unsubscribe("topic", client.id)
         for name in ("mine", ("a", "b")):
             facade.digest_metric(name, 2.0)
             facade.digest_metric(name, 3.0)

@@ -203,7 +203,15 @@ class StateAttributes:
     bandwidth_workers = property(lambda f: defaultdict(float, f.state.bandwidth_workers))
     bandwidth_types = property(lambda f: defaultdict(float, f.state.bandwidth_types))
     #: The topics of the event log; stock's name is ``_broker``.
-    broker = property(lambda f: SimpleNamespace(_topics=TopicViews(f.state.events)))
+    broker = property(
+        lambda f: SimpleNamespace(
+            _topics=TopicViews(f.state.events),
+            publish=f.log_event,
+            subscribe=f.subscribe_topic,
+            unsubscribe=f.unsubscribe_topic,
+            get_events=f.get_events,
+        )
+    )
     #: Host -> {"addresses": set, "nthreads": threads of its workers, ...}.
     host_info = property(
         lambda f: {
