@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import dask
+import msgspec
 import pytest
 from distributed import Client, Nanny, Worker
 from distributed.comm.core import CommClosedError
@@ -83,6 +84,15 @@ async def test_arguments_are_accepted_as_in_stock(calls: list[Call]) -> None:
     }
     assert len(problems) > 150  # methods and handlers
     assert {name: found for name, found in problems.items() if found} == {}
+
+
+async def test_signatures_show_the_values_of_defaults(calls: list[Call]) -> None:
+    defaults = {
+        name: [p.default for p in inspect.signature(here).parameters.values()]
+        for name, _, here in calls
+    }
+    assert defaults["handlers['add_keys']"][1] == []
+    assert [name for name, found in defaults.items() if msgspec.NODEFAULT in found] == []
 
 
 def test_the_comparison_sees_differences() -> None:

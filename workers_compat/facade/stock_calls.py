@@ -114,6 +114,8 @@ def request_signature(message_type: type[Request]) -> inspect.Signature:
     for field in msgspec.structs.fields(message_type):
         if field.name not in REQUEST_FIELDS and field.name != message_type.EXTRA_FIELD:
             default = inspect.Parameter.empty if field.required else field.default
+            if field.default_factory is not msgspec.NODEFAULT:
+                default = field.default_factory()
             parameters.append(inspect.Parameter(field.encode_name, kind, default=default))
     parameters.append(inspect.Parameter("serializers", kind, default=None))
     if message_type.EXTRA_FIELD is not None:
