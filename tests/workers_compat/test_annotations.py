@@ -62,6 +62,12 @@ def test_functions_of_the_key(compile, close):
     assert sum(len(chunk.new_annotations) for chunk in c.chunks) == 2
 
 
+def test_classes_are_functions_of_the_key(compile, close):
+    c = compile(graph(), annotations=close({"custom": list, "retries": 2, "retry_on": OSError}))
+    assert deserialize(c.annotations(("x", 1)).value)["custom"] == ["x", 1]
+    assert c.annotations(("x", 1)) is not c.annotations(("x", 2))
+
+
 def close_by_value(value):
     import cloudpickle
     from paceline.protocol.payload import pickled_payload

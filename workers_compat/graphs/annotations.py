@@ -48,7 +48,8 @@ class AnnotationTable:
         self._has_policies = bool(dask.config.get(policies.CONFIG_KEY, default=None))
         self._configured: dict[str, dict[str, Any]] = {}
         # if nothing depends on the key, all tasks have the same annotations
-        depends_on_key = any(by_type.values()) or any(map(_is_function, self._submission.values()))
+        functions = any(_is_function(*each) for each in self._submission.items())
+        depends_on_key = any(by_type.values()) or functions
         self._is_uniform = not depends_on_key and not self._has_policies
         self._uniform_number: int | None = None
         # with the values, which are kept alive because they are identified by their ids
@@ -70,7 +71,7 @@ class AnnotationTable:
         if self._uniform_number is not None:
             return self._uniform_number
         found = {
-            name: value(key) if _is_function(value) else value
+            name: value(key) if _is_function(name, value) else value
             for name, value in self._submission.items()
         }
         for name, values in self._by_type.items():
@@ -120,9 +121,9 @@ class AnnotationTable:
         return number
 
 
-def _is_function(value: Any) -> bool:
-    """Return whether `value` is a function of the key; an exception class is a value."""
-    return callable(value) and not isinstance(value, type)
+def _is_function(name: str, value: Any) -> bool:
+    """Return whether `value` is called with the key, as all but the exceptions of ``retry_on``."""
+    return callable(value) and not (name == "retry_on" and isinstance(value, type))
 
 
 def annotation_set(
