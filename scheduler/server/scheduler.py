@@ -52,10 +52,9 @@ CLOSE_SECONDS = 2.0
 #: Default port of the dashboard, as in stock.
 DASHBOARD_PORT = 8787
 
-#: Options of stock that are not implemented.
-NOT_IMPLEMENTED = ("durable", "service_kwargs")
-#: Options of stock without a meaning here. This one detects endless transitions in stock's tests.
-IGNORED = ("loop", "transition_counter_max")
+#: Options without a meaning here. Stock ignores `service_kwargs`, too; `transition_counter_max`
+#: detects endless transitions in its tests.
+IGNORED = ("durable", "loop", "service_kwargs", "transition_counter_max")
 
 
 class Scheduler:
@@ -125,9 +124,9 @@ class Scheduler:
         spawn: child_process.Spawn = child_process.spawn,
         compile_in_threads: bool | None = None,
         timeout: Any = None,
-        **not_implemented: Any,
+        **other: Any,
     ) -> None:
-        _check_options(not_implemented)
+        _check_options(other)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services, self.service_specs = dict[str, Any](), services or {}
         self.scheduler_file = scheduler_file or None
@@ -484,9 +483,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"durable= is not possible: {NOT_DURABLE}")
         if name == "extensions":
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
-        elif name in NOT_IMPLEMENTED and value:
-            raise ValueError(f"the option {name}= is not implemented")
-        elif name not in IGNORED and name not in NOT_IMPLEMENTED:
+        elif name not in IGNORED:
             raise TypeError(f"unexpected keyword argument {name!r}")
     for line in dask_config.check():
         logger.warning("%s", line)

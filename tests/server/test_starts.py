@@ -96,7 +96,7 @@ async def test_services() -> None:
 
     services = {("gateway", ":0"): (Service, {"answer": 42})}
     options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
-    async with Scheduler(**options, services=services) as scheduler:
+    async with Scheduler(**options, services=services, service_kwargs={"gateway": {}}) as scheduler:
         assert scheduler.service_ports["gateway"] == 7
         assert scheduler.identity()["services"]["gateway"] == 7
         assert calls == [(True, {}, 42), ("", 0)]
