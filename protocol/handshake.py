@@ -52,12 +52,10 @@ class Agreement:
 
     Attributes:
         pickle_protocol: highest pickle protocol.
-        python: version of the peer's Python; () if it does not announce one.
         encoding: how values are encoded in frames.
     """
 
     pickle_protocol: int = PICKLE_PROTOCOL
-    python: tuple[int, ...] = ()
     encoding: Encoding = "stock"
 
 
@@ -113,11 +111,8 @@ def negotiate(local: Mapping[str, Any], remote: Any) -> Agreement:
         raise RemoteProtocolError(
             "the handshake has no pickle protocol: the versions of Dask may not be in sync"
         )
-    python = remote.get("python")
-    if not isinstance(python, tuple | list) or not all(type(part) is int for part in python):
-        python = ()
     encoding = IN_PLACE if offers_in_place(local) and offers_in_place(remote) else "stock"
-    return Agreement(min(local["pickle-protocol"], theirs), tuple(python), encoding)
+    return Agreement(min(local["pickle-protocol"], theirs), encoding)
 
 
 def offers_in_place(offer: Any) -> bool:
