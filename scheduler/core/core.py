@@ -37,7 +37,7 @@ from .stimuli import (
 )
 from .turn import Outbox, Registry, Turn
 
-#: Message class -> handler, over the modules of the core.
+#: Message class -> handler, over the modules of the core. ``SchedulerCore`` adds its own.
 HANDLERS: Registry = {
     **clients.HANDLERS,
     **commands.HANDLERS,

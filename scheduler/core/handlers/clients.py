@@ -394,7 +394,6 @@ def handle_release_all(turn: Turn, message: ReleaseAll) -> None:
 #: Message class -> handler.
 HANDLERS: Registry = {
     ClientJoined: handle_client_joined,
-    ClientRemoved: handle_client_removed,
     m.CloseClient: handle_close_client,
     m.ClientDesiresKeys: handle_client_desires_keys,
     m.ClientReleasesKeys: handle_client_releases_keys,
@@ -402,5 +401,4 @@ HANDLERS: Registry = {
     m.ReportKey: handle_report_key,
     m.HeartbeatClient: handle_heartbeat_client,
     RetryKeys: handle_retry_keys,
-    ReleaseAll: handle_release_all,
 }

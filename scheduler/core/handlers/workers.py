@@ -440,5 +440,4 @@ HANDLERS: Registry = {
     SetWorkerStatus: handle_set_worker_status,
     CloseWorker: handle_close_worker,
     WorkerBackpressured: handle_worker_backpressured,
-    WorkerRemoved: handle_worker_removed,
 }
