@@ -62,7 +62,7 @@ def test_a_queued_task_moves_in_the_queue(make_env: MakeEnv) -> None:
     env.take()
     last = max(env.state.queued, key=lambda ts: ts.priority)
     env.feed(WriteTask(last.key, "priority", (-1.0, 0.0, 0.0)))
-    assert env.state.queued.peek() is last
+    assert next(iter(env.state.queued)) is last
 
 
 def test_restrictions_let_an_unrunnable_task_run(duo: Env) -> None:

@@ -213,10 +213,6 @@ class FairQueue:
         """Return whether any task is held for a slot of the worker that has its data."""
         return any(queue.near for queue in self.waiting)
 
-    def peek(self) -> TaskState | None:
-        """Return the first member of the first group, or None."""
-        return next(iter(self), None)
-
     def is_held(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued because of its share group."""
         queue = self.queues.get(ts.account.share)
