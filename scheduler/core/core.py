@@ -119,7 +119,7 @@ class SchedulerCore:
         handler(turn, message)
         if state.shares.recall_due:
             stealing.recall_excess(turn)
-        if state.validate:
+        if state.config.validate:
             self._validate()
         return outbox
 

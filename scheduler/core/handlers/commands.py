@@ -211,9 +211,7 @@ def handle_configure(turn: Turn, command: Configure) -> None:
             ws.unknown_duration_total for ws in state.workers.values()
         )
     setattr(state.config, command.field, command.value)
-    if command.field == "validate":
-        state.validate = command.value
-    elif command.field == "worker_saturation":
+    if command.field == "worker_saturation":
         for ws in state.workers.values():
             ws.task_slots = placement.task_slots(state, ws.nthreads)
             placement.update_idle(state, ws)

@@ -46,7 +46,6 @@ class SchedulerState:
         events: the event log.
         errors: makes the exceptions that clients deserialize.
         plugins: calls the hooks of scheduler plugins, or None.
-        validate: whether all invariants are checked after turns.
         tasks: key -> TaskState, for all tasks that are not forgotten.
         workers: address -> WorkerState, in order of registration.
         clients: name -> ClientState; always has ``fire-and-forget``.
@@ -114,7 +113,6 @@ class SchedulerState:
         self.events = events
         self.errors = errors
         self.plugins = plugins
-        self.validate = config.validate
         self.tasks: dict[Key, TaskState] = {}
         self.workers: dict[str, WorkerState] = {}
         self.clients: dict[str, ClientState] = {"fire-and-forget": ClientState("fire-and-forget")}

@@ -189,7 +189,7 @@ class ClientStream(Stream):
             **{**fields, "client": self.name},
             graph_id=graph_id,
             received_at=self._driver.clock(),
-            validate=server.state.validate,
+            validate=server.state.config.validate,
         )
         self.pending_graphs.append(PendingUpdateGraph(graph_id, request.keys, message))
         self._n_waiting += 1
