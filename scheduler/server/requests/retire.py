@@ -23,7 +23,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
 )
 from paceline.scheduler.server.peers.peer import Peer
-from paceline.workers_compat.security.unpickling import unpickle
+from paceline.workers_compat.security.unpickling import deserialize_or_raise, unpickle
 
 from .api import Handler, ServerApi, arguments, shielded
 from .replicate import gather_on_worker
@@ -348,10 +348,9 @@ def handle_workers_to_close(server: ServerApi, request: m.WorkersToClose, peer: 
 
 def _with_unpickled_key(options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` with the function ``key`` deserialized."""
-    if isinstance(options.get("key"), bytes):
-        key = unpickle(options["key"], "the function `key` of workers_to_close")
-        return {**options, "key": key}
-    return options
+    key, what = options.get("key"), "the function `key` of workers_to_close"
+    key = unpickle(key, what) if isinstance(key, bytes) else deserialize_or_raise(key, what)
+    return options if key is None else {**options, "key": key}
 
 
 HANDLERS: dict[type, Handler] = {

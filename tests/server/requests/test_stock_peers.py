@@ -341,9 +341,12 @@ async def test_terminate() -> None:
 
 
 async def test_scaling_requests() -> None:
-    async with cluster(2) as (_scheduler, client, _workers):
+    async with cluster(2) as (_scheduler, client, workers):
         x = client.submit(int, 3, workers=["w0"], key="x")
         await x
         assert await client.scheduler.adaptive_target() in (0, 1, 2)
         assert await client.scheduler.workers_to_close(n=2, attribute="name") == ("w1", "w0")
+        by_name = {"n": 1, "key": lambda ws: ws.name}
+        assert await client.scheduler.workers_to_close(**by_name) == (workers[1].address,)
+        assert list(await client.retire_workers(**by_name)) == [workers[1].address]
         await client.scheduler.check_idle()
