@@ -44,8 +44,8 @@ class HttpLimits:
     body_nbytes: int = 2**20
 
 
-def affordable(connections: int) -> int:
-    """Return ``connections``, or less if the limit of open files is too low."""
+def affordable(connections: int, divisor: int = DESCRIPTORS_DIVISOR) -> int:
+    """Return ``connections``, or the limit of open files divided by `divisor` if that is less."""
     if sys.platform == "win32":
         return connections
     import resource
@@ -53,7 +53,7 @@ def affordable(connections: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return connections
-    return max(1, min(connections, soft // DESCRIPTORS_DIVISOR))
+    return max(1, min(connections, soft // divisor))
 
 
 class OpenConnections:

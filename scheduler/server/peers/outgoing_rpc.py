@@ -69,6 +69,11 @@ class OutgoingRpc(EventHandler):
         self.broken = True
         self.peer.comm.abort(reason)
 
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self.broken = True
+        self.peer.comm.close()
+
     def stop_idle_timer(self) -> None:
         """Keep the connection open, because it is used or has ended."""
         if self.idle_timer is not None:

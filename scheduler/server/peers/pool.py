@@ -1,9 +1,10 @@
 """The pool of connections that the scheduler opens to workers and nannies.
 
-A connection carries one request at a time. The number of connections is limited per address and in
-total; requests wait for a free one. Idle connections are closed after a while. A connection whose
-reply did not arrive (error, cancellation, timeout) is closed immediately, because its next bytes
-would be taken for the reply to another request.
+A connection carries one request at a time. The number of connections in use is limited in total, as
+in stock; further requests wait. It is not limited per address, because a request can last as long
+as a function that a client runs in the worker. A few unused connections to each address are kept
+for a while. A connection whose reply did not arrive (error, cancellation, timeout) is closed
+immediately, because its next bytes would be taken for the reply to another request.
 
 Connecting is retried until ``distributed.comm.timeouts.connect``, as in stock, unless the worker is
 removed meanwhile.
@@ -21,6 +22,7 @@ from paceline.scheduler.server.comm.transport import FatalConnectError
 from paceline.scheduler.server.requests.api import RemoteError, op_name
 from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
+from paceline.workers_compat.security.http_connections import affordable
 
 from .outgoing_rpc import OutgoingRpc
 from .peer import HANDSHAKE_SECONDS, Peer
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from paceline.scheduler.server.comm.transport import Comm
     from paceline.scheduler.server.requests.api import Acknowledge, ServerApi
 
-#: Connections to one address. Flows rarely send a worker more requests at once.
-CONNECTIONS_PER_ADDRESS_MAX = 8
-#: Connections in total. Each uses a file descriptor here and in the worker.
-CONNECTIONS_MAX = 4096
+#: Connections in use, but at most the limit of open files divided by ``DESCRIPTORS_DIVISOR``.
+CONNECTIONS_MAX = 2**16
+#: See ``CONNECTIONS_MAX``. As in stock.
+DESCRIPTORS_DIVISOR = 2
+#: Unused connections that are kept for one address.
+IDLE_PER_ADDRESS_MAX = 8
 #: An unused connection is closed after this time, seconds.
 IDLE_SECONDS = 60.0
 #: Default of ``distributed.comm.timeouts.connect``, seconds.
@@ -67,7 +71,6 @@ class _Address:
         self.timed_out_at = float("-inf")
         self.idle: list[OutgoingRpc] = []
         self.live: set[OutgoingRpc] = set()
-        self.slots = asyncio.Semaphore(CONNECTIONS_PER_ADDRESS_MAX)
         self.users = 0
 
 
@@ -79,7 +82,7 @@ class Pool:
         configured = config.seconds(config.get("distributed.comm.timeouts.connect"))
         self.connect_seconds: float = configured or CONNECT_SECONDS
         self._addresses: dict[str, _Address] = {}
-        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._slots = asyncio.Semaphore(affordable(CONNECTIONS_MAX, DESCRIPTORS_DIVISOR))
 
     async def call(
         self,
@@ -96,7 +99,7 @@ class Pool:
             entry.users += 1
             since = self._server.loop.time()
             try:
-                async with entry.slots, self._slots:
+                async with self._slots:
                     if entry.removed is not None:
                         raise connection_lost(address, entry.removed)
                     if entry.timed_out_at > since:
@@ -222,6 +225,9 @@ class Pool:
             return
         if not answered:
             rpc.abort("its reply is no longer wanted")
+            return
+        if len(entry.idle) >= IDLE_PER_ADDRESS_MAX:
+            rpc.close()
             return
         entry.idle.append(rpc)
         rpc.idle_timer = self._server.loop.call_later(IDLE_SECONDS, rpc.abort, "idle")

@@ -12,9 +12,10 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from distributed import Client, Nanny, NannyPlugin, SchedulerPlugin, Worker, WorkerPlugin
+from distributed import Client, Event, Nanny, NannyPlugin, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.worker_state_machine import FreeKeysEvent
 from paceline.protocol.framing import LARGE_FRAME_NBYTES
+from paceline.scheduler.server.peers.pool import IDLE_PER_ADDRESS_MAX
 from paceline.scheduler.server.requests import gather as gather_module
 from paceline.scheduler.server.requests.gather import merge_shards
 from paceline.scheduler.server.scheduler import Scheduler
@@ -112,6 +113,23 @@ async def test_run_on_workers_and_its_errors() -> None:
             await client.run(lambda: 1 / 0)
         errors = await client.run(lambda: 1 / 0, on_error="return")
         assert all(isinstance(e, ZeroDivisionError) for e in errors.values())
+
+
+async def test_long_functions_do_not_block_other_requests() -> None:
+    async def occupy(n: int) -> None:
+        await Event(f"started-{n}").set()
+        await Event("go").wait()
+
+    async with cluster(1) as (scheduler, client, _workers):
+        x = client.submit(int, 3, key="x")
+        await x
+        running = [asyncio.create_task(client.run(occupy, n)) for n in range(12)]
+        for n in range(12):
+            await Event(f"started-{n}", client).wait()
+        assert await client.gather(x, direct=False) == 3
+        await Event("go", client).set()
+        await asyncio.gather(*running)
+        await until(lambda: scheduler.server.pool.counts == (IDLE_PER_ADDRESS_MAX, 0))
 
 
 async def test_run_on_an_absent_worker() -> None:
