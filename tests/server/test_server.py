@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from distributed.core import clean_exception
 from paceline.protocol import messages as m
@@ -18,7 +19,7 @@ from paceline.scheduler.core.turn_observer import TurnObserver
 from paceline.scheduler.server.runtime.scheduler_file import SchedulerFile
 from paceline.scheduler.server.scheduler import Scheduler
 
-from tests.support.fake_peers import Peer, client, registration, worker
+from tests.support.fake_peers import Peer, client, registration, until, worker
 
 
 @pytest.fixture
@@ -122,6 +123,23 @@ async def test_request_of_disconnected_peer_is_dropped(scheduler: Scheduler) -> 
     async with asyncio.timeout(5):
         while scheduler.server.driver._replies:
             await asyncio.sleep(0.01)
+
+
+async def test_cancelled_request_closes_its_connection(scheduler: Scheduler) -> None:
+    """A client does not expect CancelledError as a reply."""
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    peer, waiting = await Peer.connect(scheduler), await Peer.connect(scheduler)
+    peer.send_raw({"op": "run_function", "function": cloudpickle.dumps(cancelled)})
+    with pytest.raises((EOFError, ConnectionError)):
+        await peer.event()
+    waiting.send_raw({"op": "event_wait", "name": "e", "timeout": None})
+    await until(lambda: scheduler.server.driver._replies)
+    await scheduler.close()
+    with pytest.raises((EOFError, ConnectionError)):
+        await waiting.event()
 
 
 async def test_workers_register_and_leave(scheduler: Scheduler, caplog: Any) -> None:

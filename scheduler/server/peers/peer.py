@@ -403,13 +403,11 @@ class RpcHandler(EventHandler):
 
     def _done(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
         self._task = self._event = None
-        if task.cancelled():
-            if self._peer.closed:
-                return
-            result: Any = self._error_reply(event.message, asyncio.CancelledError("cancelled"))
-        else:
-            error = task.exception()
-            result = task.result() if error is None else self._error_reply(event.message, error)
+        if task.cancelled():  # a client cannot handle CancelledError; stock closes, too
+            self._peer.comm.abort("the request was cancelled")
+            return
+        error = task.exception()
+        result = task.result() if error is None else self._error_reply(event.message, error)
         self._reply(event, result)
         self._run_waiting()
 
