@@ -2,8 +2,9 @@
 
 A handler is ``handler(server, request, peer) -> value``. The value is sent as the reply without
 further conversion. A coroutine or future is awaited first; ``NO_REPLY`` sends nothing. An exception
-becomes stock's ``uncaught-error`` reply, and the connection stays open. Handlers read
-``server.state`` and change it only through stimuli (``server.send_stimulus``, ``server.request``).
+becomes stock's ``uncaught-error`` reply, and the connection stays open; if the request is cancelled
+instead, the connection is closed. Handlers read ``server.state`` and change it only through stimuli
+(``server.send_stimulus``, ``server.request``).
 """
 
 from __future__ import annotations
@@ -240,8 +241,8 @@ def worker_address(server: ServerApi, worker: Any, resolve: bool = True) -> str:
 async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:
     """Run ``coroutine`` to its end even if the caller is cancelled, and return its result.
 
-    Requests that change several workers, such as a restart, must not stop half-way because their
-    client disconnected. An error after that is logged under ``name``.
+    Requests that change several workers, such as a restart, and functions of clients must not stop
+    half-way because their client disconnected. An error after that is logged under ``name``.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -251,7 +252,7 @@ async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: s
         except asyncio.CancelledError:
             outcome.cancel()
             raise
-        except Exception as error:
+        except BaseException as error:
             if outcome.cancelled():
                 raise
             outcome.set_exception(error)

@@ -177,6 +177,6 @@ HANDLERS: dict[type, Handler] = {
     m.RegisterNannyPlugin: calls(register_nanny_plugin, shield=True),
     m.UnregisterNannyPlugin: calls(unregister_nanny_plugin, shield=True),
     m.RegisterNanny: handle_register_nanny,
-    m.RegisterSchedulerPlugin: calls(register_scheduler_plugin),
+    m.RegisterSchedulerPlugin: calls(register_scheduler_plugin, shield=True),
     m.UnregisterSchedulerPlugin: calls(unregister_scheduler_plugin),
 }

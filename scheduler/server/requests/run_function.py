@@ -118,4 +118,7 @@ async def handle_feed(server: ServerApi, request: m.Feed, peer: Peer) -> NoReply
     return NO_REPLY
 
 
-HANDLERS: dict[type, Handler] = {m.RunFunction: calls(run_function), m.Feed: handle_feed}
+HANDLERS: dict[type, Handler] = {
+    m.RunFunction: calls(run_function, shield=True),
+    m.Feed: handle_feed,
+}

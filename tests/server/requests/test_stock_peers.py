@@ -170,6 +170,31 @@ async def test_run_on_scheduler() -> None:
         assert await client.run_on_scheduler(later, 5) == 5
 
 
+async def test_code_in_the_scheduler_outlives_its_request() -> None:
+    async def function(dask_scheduler: Any) -> None:
+        dask_scheduler.steps = 1
+        await Event("go").wait()
+        dask_scheduler.steps = 2
+
+    class Plugin(SchedulerPlugin):
+        async def start(self, scheduler: Any) -> None:
+            await function(scheduler)
+
+    async with cluster(0) as (scheduler, client, _workers):
+        for run in (
+            lambda: client.run_on_scheduler(function),
+            lambda: client.register_plugin(Plugin(), name="slow"),
+        ):
+            scheduler.steps = 0
+            await Event("go", client).clear()
+            asking = asyncio.ensure_future(run())
+            await until(lambda: scheduler.steps == 1)
+            asking.cancel()
+            await Event("go", client).set()
+            await until(lambda: scheduler.steps == 2)
+        await until(lambda: "slow" in scheduler.plugins)
+
+
 async def test_a_retired_workers_data_is_kept() -> None:
     async with cluster(3) as (_scheduler, client, workers):
         futures = client.map(lambda i: np.arange(i), range(30))
