@@ -19,7 +19,13 @@ from typing import Any
 import cloudpickle
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
 from distributed.protocol.pickle import loads as stock_loads
-from distributed.protocol.serialize import Serialize, Serialized, ToPickle
+from distributed.protocol.serialize import (
+    Serialize,
+    Serialized,
+    ToPickle,
+    serialize,
+    to_serialize,
+)
 from paceline.protocol.payload import Payload, payload_pickle, serialized_payload
 from paceline.workers_compat.graphs.plain_keys import is_encodable
 from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_payload, stock_pickle
@@ -120,8 +126,13 @@ def deserialize_outer(value: Any, what: str) -> Any:
     return _OuterUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
-def serialize_result(value: Any) -> Payload:
-    """Return `value` pickled, in the form of stock's ``to_serialize``; the peer deserializes it."""
+def serialize_result(value: Any, serializers: list[str] | None = None) -> Payload:
+    """Return `value` in the form of stock's ``to_serialize``; the peer deserializes it.
+
+    It is pickled, unless the peer requests other `serializers`.
+    """
+    if serializers is not None:
+        return serialized_payload(*serialize(to_serialize(value), serializers=serializers))
     data, buffers = stock_pickle(value)
     views = [memoryview(b) for b in buffers]
     header = {"serializer": "pickle", "writeable": tuple(not v.readonly for v in views)}

@@ -10,6 +10,7 @@ instead, the connection is closed. Handlers read ``server.state`` and change it 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -212,11 +213,16 @@ def reads(query: Callable[..., Any]) -> Handler:
 def calls(function: Callable[..., Any], *, shield: bool = False) -> Handler:
     """Return a handler that calls ``function(server, field=value, ...)``.
 
-    With ``shield`` its coroutine runs to its end: see ``shielded``.
+    A function with the parameter ``serializers`` receives this field too. With ``shield`` its
+    coroutine runs to its end: see ``shielded``.
     """
+    takes_serializers = "serializers" in inspect.signature(function).parameters
 
     def handle(server: ServerApi, request: Request, peer: object) -> Any:
-        result = function(server, **arguments(request))
+        named = arguments(request)
+        if takes_serializers:
+            named["serializers"] = request.serializers
+        result = function(server, **named)
         return shielded(server, result, function.__name__) if shield else result
 
     return handle

@@ -31,11 +31,13 @@ async def broadcast(
     nanny: bool = False,
     on_error: str = "raise",
     timeout: float | None = None,
+    serializers: list[str] | None = None,
 ) -> dict[str, Any]:
     """Send ``msg`` to workers or their nannies and return their replies by worker address.
 
     See ``messages.Broadcast`` for the arguments. `timeout` is for each reply;
-    with "return_text" errors are returned as text.
+    with "return_text" errors are returned as text. The replies to a client's message use its
+    `serializers`.
 
     Raises:
         ValueError: ``on_error`` is invalid.
@@ -46,6 +48,8 @@ async def broadcast(
         raise ValueError(
             f"on_error must be 'raise', 'return', 'return_pickle', or 'ignore'; got {on_error!r}"
         )
+    if serializers is not None and isinstance(msg, dict):
+        msg = {**msg, "serializers": serializers}
     targets = _targets(server, workers, hosts, nanny)
     outcomes = await call_each(server, targets, msg, timeout, expected=Exception)
     replies: dict[str, Any] = {}
@@ -62,9 +66,11 @@ async def broadcast(
     return replies
 
 
-async def proxy(server: ServerApi, msg: dict[str, Any], worker: str) -> Any:
-    """Send ``msg`` to one worker and return its reply."""
-    replies = await broadcast(server, msg, workers=[worker])
+async def proxy(
+    server: ServerApi, msg: dict[str, Any], worker: str, serializers: list[str] | None = None
+) -> Any:
+    """Send ``msg`` to one worker and return its reply, which uses `serializers`."""
+    replies = await broadcast(server, msg, workers=[worker], serializers=serializers)
     return replies[worker]
 
 

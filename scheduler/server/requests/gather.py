@@ -19,7 +19,7 @@ from paceline.protocol.payload import Payload, payload_header, serialized_payloa
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
 
-from .api import Handler, RemoteError, ServerApi, checked_reply
+from .api import Handler, RemoteError, ServerApi, calls, checked_reply
 from .spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 
 logger = logging.getLogger("distributed.scheduler")
@@ -190,6 +190,4 @@ def _acknowledge(reply: Any) -> str | None:
     return "OK" if isinstance(reply, dict) and reply.get("status") == "OK" else None
 
 
-HANDLERS: dict[type, Handler] = {
-    m.Gather: lambda server, request, peer: gather(server, request.keys, request.serializers)
-}
+HANDLERS: dict[type, Handler] = {m.Gather: calls(gather)}

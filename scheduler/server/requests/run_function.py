@@ -37,10 +37,12 @@ async def run_function(
     args: bytes | tuple[Any, ...] = (),
     kwargs: bytes | dict[str, Any] | None = None,
     wait: bool = True,
+    serializers: list[str] | None = None,
 ) -> dict[str, Any]:
     """Call a function in this process.
 
-    Return ``{"status": "OK", "result": payload}`` or stock's error reply.
+    Return ``{"status": "OK", "result": payload}`` or stock's error reply. The result is serialized
+    with one of `serializers`.
 
     See ``messages.RunFunction`` for the arguments. The parameters
     ``dask_scheduler`` and ``dask_worker`` of the function receive the ``Scheduler`` object.
@@ -69,7 +71,7 @@ async def run_function(
             result = call(*positional, **named)
             if is_coroutine:
                 result = await result
-        return {"status": "OK", "result": serialize_result(result)}
+        return {"status": "OK", "result": serialize_result(result, serializers)}
     except Exception as error:
         logger.warning(
             "Run Failed\nFunction: %s\nargs:     %s\nkwargs:   %s\n",

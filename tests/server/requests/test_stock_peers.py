@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import numpy as np
 import pytest
@@ -168,6 +169,25 @@ async def test_run_on_scheduler() -> None:
             return x
 
         assert await client.run_on_scheduler(later, 5) == 5
+
+
+async def test_serializers_of_the_client() -> None:
+    families = ["dask", "msgpack"]
+    options = {"serializers": families, "deserializers": families, "asynchronous": True}
+
+    async with (
+        cluster(1) as (scheduler, _client, workers),
+        Client(scheduler.address, **options) as client,
+    ):
+        address = workers[0].address
+        assert await client.run(lambda: {"a": (1, 2)}) == {address: {"a": (1, 2)}}
+        assert await client.run_on_scheduler(lambda: {"a": 1}) == {"a": 1}
+        assert await client.run_on_scheduler(lambda: {1}) == {1}
+        array = await client.run_on_scheduler(lambda: np.arange(3))
+        assert list(array) == [0, 1, 2]
+        msg = {"op": "run", "function": cloudpickle.dumps(lambda: {"a": 1})}
+        reply = await client.scheduler.proxy(msg=msg, worker=address)
+        assert reply["result"] == {"a": 1}
 
 
 async def test_code_in_the_scheduler_outlives_its_request() -> None:
