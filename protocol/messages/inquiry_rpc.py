@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from paceline.protocol.limits import Amount
+from paceline.protocol.limits import Amount, Seconds
 
 from .base import Request
 
@@ -147,10 +147,10 @@ class GetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
     """Get the scheduler's log. Returns: [(level, line)].
 
     Attributes:
-        start: number of lines to skip.
+        start: time of the oldest line, in seconds since the epoch.
     """
 
-    start: int = 0
+    start: Seconds = 0
     n: int | None = None
     timestamps: bool = False
 

@@ -324,6 +324,10 @@ async def test_logs_versions_and_call_stacks() -> None:
         logging.getLogger("distributed.scheduler").warning("a line for the log")
         lines = await client.get_scheduler_logs(n=1)
         assert lines[0][0] == "WARNING" and "a line for the log" in lines[0][1]
+        log = client.scheduler.get_logs
+        (latest, *_) = await log(n=1, timestamps=True)
+        assert latest in await log(start=latest[0], timestamps=True)
+        assert await log(start=latest[0] + 100) == ()
         assert list(await client.get_worker_logs(n=1)) == [w.address for w in workers]
         versions = await client.get_versions(check=True)
         assert versions["scheduler"]["host"]["python"]
