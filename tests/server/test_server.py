@@ -105,6 +105,16 @@ async def test_invalid_request_keeps_the_connection(scheduler: Scheduler, caplog
     assert await peer.request({"op": "ncores"}) == {}
 
 
+async def test_unknown_tasks_and_workers(scheduler: Scheduler) -> None:
+    peer = await Peer.connect(scheduler)
+    for request in (
+        {"op": "retry", "keys": ["missing"]},
+        {"op": "set_restrictions", "worker": {"missing": ["w"]}},
+        {"op": "set_resources", "worker": "missing", "resources": {"A": 1}},
+    ):
+        assert repr(raised(await peer.request(request))) == "KeyError('missing')"
+
+
 async def test_pipelined_requests_are_answered_in_order(scheduler: Scheduler) -> None:
     peer = await Peer.connect(scheduler)
     peer.send_raw({"op": "event_wait", "name": "e", "timeout": 0.05})

@@ -276,6 +276,8 @@ async def test_results_wait_until_the_client_has_read_which_tasks_are_retried(
     peer = await client(scheduler, "c")
     requester = await Peer.connect(scheduler)
     stream: Any = scheduler.server.driver.client_streams["c"]
+    peer.send(m.ClientDesiresKeys(keys=["k"], client="c"))
+    await until(lambda: "k" in scheduler.server.state.tasks)
     assert await requester.request({"op": "retry", "keys": ["k"], "client": "c"}) == ()
     stream.send([m.KeyInMemory(key="k", type="str")])
     assert len(stream._buffer) == 1

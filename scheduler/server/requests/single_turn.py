@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Any
 
 from paceline.protocol import messages as m
@@ -55,9 +56,10 @@ def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> di
 def handle_retry(server: ServerApi, request: m.Retry, peer: Peer) -> Any:
     """Run erred tasks again. Return the keys of the tasks that were released for it.
 
-    The client sets their futures to pending when it reads the reply. If it read a new result
-    before, its future would stay pending, so its stream is paused.
+    Raise KeyError for an unknown task. The client sets their futures to pending when it reads the
+    reply. If it read a new result before, its future would stay pending, so its stream is paused.
     """
+    _check_known(request.keys, server.state.tasks)
     client = request.client or ""
     reply = server.request(stimuli.RetryKeys(request.keys, client), client)
     stream = server.driver.client_streams.get(client)
@@ -67,9 +69,23 @@ def handle_retry(server: ServerApi, request: m.Retry, peer: Peer) -> Any:
 
 
 def handle_set_resources(server: ServerApi, request: m.SetResources, peer: Peer) -> str:
-    """Set the resources of a worker."""
-    server.send_stimulus(request, queries.coerce_address(server.state, request.worker))
+    """Set the resources of a worker. Raise KeyError if it is unknown."""
+    _check_known([request.worker], server.state.workers)
+    server.send_stimulus(request, request.worker)
     return "OK"
+
+
+def handle_set_restrictions(server: ServerApi, request: m.SetRestrictions, peer: Peer) -> None:
+    """Restrict tasks to workers. Raise KeyError for an unknown task."""
+    _check_known(request.worker, server.state.tasks)
+    server.send_stimulus(stimuli.RestrictionsSet(request.worker))
+
+
+def _check_known(names: Iterable[Any], known: Container[Any]) -> None:
+    """Raise KeyError if one of `names` is not in `known`."""
+    for name in names:
+        if name not in known:
+            raise KeyError(name)
 
 
 def handle_add_keys(server: ServerApi, request: m.AddKeysRpc, peer: Peer) -> str:
@@ -104,9 +120,7 @@ HANDLERS: dict[type, Handler] = {
     m.Explain: handle_explain,
     m.SharesRequest: handle_shares,
     m.Retry: handle_retry,
-    m.SetRestrictions: lambda server, request, peer: server.send_stimulus(
-        stimuli.RestrictionsSet(request.worker)
-    ),
+    m.SetRestrictions: handle_set_restrictions,
     m.SetResources: handle_set_resources,
     m.AddKeysRpc: handle_add_keys,
 }
