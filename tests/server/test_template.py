@@ -128,6 +128,24 @@ def test_interpreters_are_started_after_the_template_has_ended(tmp_path):
     assert "The template process has ended" in errors
 
 
+def test_template_that_does_not_answer_is_killed(tmp_path):
+    _, errors = run(
+        """
+        template._channel.settimeout(0.1)
+        os.kill(template.pid, signal.SIGSTOP)
+        ours, theirs = socket.socketpair()
+        for _ in range(2):
+            process = template.spawn("decimal", [theirs.fileno()])
+            assert isinstance(process, subprocess.Popen)
+            process.wait(20)
+        assert not os.path.exists(f"/proc/{template.pid}")
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert "did not answer" in errors and "starting a new interpreter" in errors
+
+
 def test_no_template_in_a_process_with_threads(tmp_path):
     output, _ = run(
         """

@@ -184,8 +184,10 @@ class Template:
         try:
             socket.send_fds(self._channel, [module.encode()], [child_status, *fds])
             reply = self._channel.recv(NUMBER.size)
-        except OSError:
+        except OSError as error:
             reply = b""
+            if isinstance(error, TimeoutError):  # a child that it forks later would share `fds`
+                self._kill()
         finally:
             os.close(child_status)
         pid = NUMBER.unpack(reply)[0] if reply else 0
@@ -199,6 +201,12 @@ class Template:
             raise OSError(-pid, os.strerror(-pid))
         logger.warning("The template process has ended; starting a new interpreter")
         return child_process.spawn(module, fds)
+
+    def _kill(self) -> None:
+        logger.warning("The template process did not answer for %g s; killing it", FORK_SECONDS)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
     def fileno(self) -> int:
         """Return the descriptor of the channel."""
