@@ -162,6 +162,8 @@ def words(hint: Any) -> str:
         return "nil"
     if hint is Payload:
         return "serialized value"
+    if hasattr(hint, "__metadata__"):  # Annotated
+        return words(hint.__origin__)
     args = getattr(hint, "__args__", ())
     if isinstance(hint, types.UnionType) or str(getattr(hint, "__origin__", "")) == "typing.Union":
         return " or ".join(words(arg) for arg in args)

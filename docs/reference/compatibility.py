@@ -67,10 +67,9 @@ def taken_by(op: Op) -> str:
     extensions = [e.name for e in default_extensions(SchedulerConfig()) if op.cls in e.handlers()]
     if extensions:
         return f"extension `{extensions[0]}`"
-    if op.cls in HANDLERS:
-        return "the core"
-    served = build_handlers()
-    return "the server" if op.cls in served else "**not supported:** an error"
+    if op.cls in build_handlers():  # before the core, in which some of its handlers send a stimulus
+        return "the server"
+    return "the core" if op.cls in HANDLERS else "**not supported:** an error"
 
 
 def _sent() -> str:
