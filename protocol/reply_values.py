@@ -49,7 +49,7 @@ _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
     )),
     (Facts, (
         m.Identity, m.Versions, m.Profile, m.Explain, m.SharesRequest, m.GetClusterState,
-        m.DumpState, m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet, m.GetRunspec,
+        m.DumpState, m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet,
         m.WorkerProfile, m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions,
         m.NannyIdentity,
     )),
@@ -58,7 +58,7 @@ _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
     (dict[str, int], (m.Ncores, m.NcoresRunning)),
     (dict[Any, int], (m.NbytesRequest,)),
     (dict[str, Any], (m.CallStack,)),
-    (Any, (m.PerformanceReport, m.GetErrorCause)),
+    (Any, (m.PerformanceReport, m.GetErrorCause, m.GetRunspec)),
     (list[tuple[Any, ...]], (m.GetLogs, m.Logs)),
     (list[Any] | dict[Any, list[Any]], (m.Events,)),
     (dict[Any, str | None], (m.GetTaskStatus,)),

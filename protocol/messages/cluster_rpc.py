@@ -273,7 +273,7 @@ class RestartRpc(Request, frozen=True, kw_only=True, tag="restart"):
 
 
 class RestartWorkers(Request, frozen=True, kw_only=True, tag="restart_workers"):
-    """Restart some workers. Returns: {address: "OK", "removed", "timed out" or an error}.
+    """Restart some workers. Returns: {address: "OK", "removed" or "timed out"}.
 
     Attributes:
         on_error: "raise" or "return".
@@ -291,8 +291,8 @@ class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
     """Move all data off workers and remove them. Returns: {address: information on the worker}.
 
     Attributes:
-        workers: addresses. (``SpecCluster`` sends names here when it scales down; as in stock, they
-            match no worker.)
+        workers: addresses. Names are accepted too, unlike in stock, because ``SpecCluster`` sends
+            them here when it scales down.
         names: names, instead of addresses.
         close_workers: whether to close the workers.
         remove: whether to remove them from the scheduler.
@@ -365,7 +365,11 @@ class CheckIdle(Request, frozen=True, kw_only=True, tag="check_idle"):
 
 
 class Terminate(Request, frozen=True, kw_only=True, tag="terminate"):
-    """Close the scheduler. Returns: None."""
+    """Close the scheduler. There is no reply; the connection is closed.
+
+    Attributes:
+        timeout: ignored.
+    """
 
     timeout: Ordered | None = None
     reason: str = "unknown"

@@ -215,7 +215,7 @@ class PublishList(Request, frozen=True, kw_only=True, tag="publish_list"):
 class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
     """Get a task, to run it in the client. Stock: ``recreate_tasks.py``.
 
-    Returns: {"task": serialized, "deps": keys}.
+    Returns: the pickled task, or None for scattered data.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
