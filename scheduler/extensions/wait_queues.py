@@ -45,14 +45,10 @@ class WaitQueues(Generic[Want]):
 
     Args:
         on_timeout: called with a waiter that was removed because its deadline has passed.
-        waiters_max: maximum number of waiters in all queues.
     """
 
-    def __init__(
-        self, on_timeout: Callable[[Turn, Waiter[Want]], None], waiters_max: int = WAITERS_MAX
-    ) -> None:
+    def __init__(self, on_timeout: Callable[[Turn, Waiter[Want]], None]) -> None:
         self._on_timeout = on_timeout
-        self._waiters_max = waiters_max
         self._n_waiters = 0
         self._by_request: dict[int, Waiter[Want]] = {}
         self._queues: dict[Hashable, dict[Waiter[Want], None]] = {}
@@ -68,10 +64,8 @@ class WaitQueues(Generic[Want]):
         Raises:
             ExtensionError: RuntimeError, if the maximum number of requests is waiting.
         """
-        if self._n_waiters >= self._waiters_max:
-            raise ExtensionError(
-                "RuntimeError", f"More than {self._waiters_max} requests wait already"
-            )
+        if self._n_waiters >= WAITERS_MAX:
+            raise ExtensionError("RuntimeError", f"More than {WAITERS_MAX} requests wait already")
         waiter = Waiter(request_id, queue, want, turn.now, deadline)
         if deadline is not None:
             waiter.timer_id = turn.call_at(deadline, partial(self._time_out, waiter=waiter))
