@@ -160,15 +160,20 @@ class Semaphores(Extension):
         self._schedule_check(turn, name)
 
     def _serve(self, turn: Turn, name: Hashable) -> None:
-        """Grant free leases to waiting requests in order of arrival."""
+        """Grant free leases to waiting requests in order of arrival.
+
+        Requests for the same lease, which a client repeats after an error, are granted together.
+        """
         while self._has_free_lease(name):
-            waiter = self._waiting.first(name)
-            if waiter is None:
+            first = self._waiting.first(name)
+            if first is None:
                 return
-            self._waiting.leave(turn, waiter)
-            self._count_pending(name, -1)
-            self._grant(turn, name, waiter.want, turn.now - waiter.since)
-            turn.reply(waiter.request_id, True)
+            for waiter in self._waiting.waiters(name):
+                if waiter.want == first.want:
+                    self._waiting.leave(turn, waiter)
+                    self._count_pending(name, -1)
+                    self._grant(turn, name, waiter.want, turn.now - waiter.since)
+                    turn.reply(waiter.request_id, True)
 
     def _time_out(self, turn: Turn, waiter: Waiter[Hashable]) -> None:
         self._count_pending(waiter.queue, -1)

@@ -54,6 +54,18 @@ def test_first_come_first_served(world: Any) -> None:
         assert line[at].reply is True
 
 
+def test_repeated_requests_for_a_lease_are_granted_together(world: Any) -> None:
+    """A stock client repeats a request, with the same lease, if its connection is lost."""
+    register(world)
+    acquire(world, "a")
+    first, other, repeated = (acquire(world, lease) for lease in "bcb")
+    release(world, "a")
+    assert first.reply is repeated.reply is True and other.waits
+    assert value(world) == 1
+    release(world, "b")
+    assert other.reply is True
+
+
 def test_requests_do_not_overtake_waiters(world: Any) -> None:
     register(world)
     acquire(world, "a")
