@@ -93,6 +93,9 @@ _DECODERS: Final[Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]]] = Mappi
 _UNTYPED: Final = {
     cls: fields.untyped_fields for cls, fields in MESSAGE_FIELDS.items() if fields.untyped_fields
 }
+#: Fields with a value that the scheduler stores for clients; numbers in it are kept as they were
+#: sent.
+USER_VALUES: Final = frozenset(("data", "value"))
 RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -181,6 +184,8 @@ class Codec:
     def decode_value(self, frames: Sequence[Buffer], type: type[T] | None = None) -> Any:
         """Return a message that is not a batch: arrays as tuples, placeholders as ``Payload``.
 
+        Pickled numbers are read, except in ``USER_VALUES``.
+
         Args:
             frames: frames of the message.
             type: convert the value to this type.
@@ -190,7 +195,11 @@ class Codec:
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
-        value = self._reader(frames).read_message(frames[0])
+        reader = self._reader(frames)
+        value = reader.read_message(frames[0])
+        if reader.has_scalars and isinstance(value, dict) and not USER_VALUES.isdisjoint(value):
+            as_sent = ValueReader(frames, self.agreement.encoding).read_message(frames[0])
+            value.update({name: as_sent[name] for name in USER_VALUES & value.keys()})
         if type is None:
             return value
         try:

@@ -137,9 +137,12 @@ class ValueReader:
         encoding: of its placeholders.
         read_scalar: reads numbers in ``__Pickled__`` placeholders; None to keep them serialized.
         claims: frames already claimed by other parts of the message.
+
+    Attributes:
+        has_scalars: whether ``read_scalar`` has returned a number.
     """
 
-    __slots__ = ("_claims", "_frames", "_payload_of", "_read_scalar")
+    __slots__ = ("_claims", "_frames", "_payload_of", "_read_scalar", "has_scalars")
 
     def __init__(
         self,
@@ -151,6 +154,7 @@ class ValueReader:
         self._frames = frames
         self._payload_of = PAYLOAD_READERS[encoding]
         self._read_scalar = read_scalar
+        self.has_scalars = False
         self._claims = FrameClaims(len(frames)) if claims is None else claims
 
     def read(self, data: Buffer) -> Any:
@@ -198,7 +202,9 @@ class ValueReader:
                 and not payload.frames
                 and len(payload.header) <= SCALAR_MAX_NBYTES
             ):
-                return read_scalar(payload)
+                scalar = read_scalar(payload)
+                self.has_scalars = self.has_scalars or scalar is not payload
+                return scalar
             return payload
         if len(value) == 2 and "__Set__" in value and "as-list" in value:
             return set(value["as-list"])

@@ -130,6 +130,16 @@ def test_numbers_may_come_pickled() -> None:
     assert type(message.raw["run_id"]) is Payload and message.raw["key"] == "x"
 
 
+def test_user_values_keep_pickled_numbers() -> None:
+    frames = stock_frames({"op": "queue_put", "timeout": np.int64(4), "data": [np.int64(4), 2]})
+    value = Codec(read_scalar=lambda payload: 4).decode_value(frames)
+    assert value["timeout"] == 4
+    number, plain = value["data"]
+    assert type(number) is Payload and plain == 2
+    value = stock_reads(Codec().encode({"value": value["data"]}))
+    assert type(value["value"][0]) is np.int64
+
+
 def test_a_scalar_reader_may_keep_a_value_serialized() -> None:
     message = {"op": "log-event", "topic": "t", "msg": ToPickle({"a": 1})}
     (message,) = batch(message, codec=Codec(read_scalar=lambda payload: payload))
