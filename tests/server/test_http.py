@@ -63,6 +63,10 @@ async def test_metrics_have_rows_for_some_prefixes(
         assert found == [("a", "1.0"), ("b", "1.0"), ("(other)", "2.0")]
         counts = re.findall(r'dask_scheduler_tasks{state="(?:no-worker|queued)"} (.*)', text)
         assert sum(map(float, counts)) == 4
+        for duration, n_workers in ("1h", 1), ("1ms", 4):
+            with dask.config.set({"distributed.adaptive.target-duration": duration}):
+                text = await get(scheduler.http_server.port, "/a/metrics")
+            assert f"dask_scheduler_desired_workers {n_workers}.0" in text
         del futures
 
 

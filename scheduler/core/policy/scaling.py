@@ -22,8 +22,6 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 #: Default memory to keep, as a multiple of the data stored.
 MEMORY_RATIO: Final = 2.0
-#: Default duration of the present work that the cluster is sized for, seconds.
-TARGET_DURATION_SECONDS: Final = 5.0
 #: Tasks without a worker from which the duration of all of them is estimated.
 SAMPLED_TASKS: Final = 100
 #: Share of memory in use above which more workers are recommended.
@@ -127,9 +125,7 @@ def _cheapest(
     return closing
 
 
-def adaptive_target(
-    state: SchedulerState, target_duration_seconds: float = TARGET_DURATION_SECONDS
-) -> int:
+def adaptive_target(state: SchedulerState, target_duration_seconds: float) -> int:
     """Return the number of workers for the present data, and to finish the work in this time.
 
     Workers that were asked for and are starting count like present ones. Workers that are in use

@@ -13,6 +13,7 @@ from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.state.task_states import TASK_STATES
 from paceline.scheduler.extensions.semaphores import Semaphores
+from paceline.scheduler.server.requests.cluster import target_duration_seconds
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -196,7 +197,7 @@ class SchedulerMetrics:
         n_running = len(state.running)
         n_idle, n_saturated = len(state.loads.idle), len(state.loads.saturated)
         n_paused = sum(1 for ws in state.workers.values() if ws.status == "paused")
-        target = scaling.adaptive_target(state, scaling.TARGET_DURATION_SECONDS)
+        target = scaling.adaptive_target(state, target_duration_seconds())
         return {
             "scheduler_clients": sum(1 for name in state.clients if name != FIRE_AND_FORGET),
             "scheduler_client_connections_added": state.client_added_count,

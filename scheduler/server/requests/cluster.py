@@ -14,13 +14,20 @@ from paceline.workers_compat.config import config
 
 from .api import NO_REPLY, Handler, NoReply, ServerApi
 
+#: Default of ``distributed.adaptive.target-duration``, seconds.
+TARGET_DURATION_SECONDS = 5.0
+
+
+def target_duration_seconds(wanted: Any = None) -> float:
+    """Return the `wanted` duration of the present work, or the configured one."""
+    if wanted is None:
+        wanted = config.get("distributed.adaptive.target-duration")
+    return config.seconds(wanted) or TARGET_DURATION_SECONDS
+
 
 def handle_adaptive_target(server: ServerApi, request: m.AdaptiveTarget, peer: Peer) -> int:
     """Return the recommended number of workers."""
-    wanted = request.target_duration
-    if wanted is None:
-        wanted = config.get("distributed.adaptive.target-duration")
-    seconds = config.seconds(wanted) or scaling.TARGET_DURATION_SECONDS
+    seconds = target_duration_seconds(request.target_duration)
     if not isinstance(peer, Peer):  # a page or a plugin, not a cluster that will act on it
         return scaling.adaptive_target(server.state, seconds)
     server.send_stimulus(stimuli.SizeCluster(seconds))
