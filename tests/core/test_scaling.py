@@ -117,6 +117,14 @@ def test_workers_in_use_are_not_closed_for_the_number_of_the_answer() -> None:
     assert len(scaling.workers_to_close(env.state, target=0)) == 3, "as the user demands"
 
 
+def test_workers_in_use_are_not_closed_for_an_answer_of_zero() -> None:
+    env = cluster("w0", "w1")
+    assert asked(env, 100.0) == 0
+    env.submit({"x": []})
+    closing = scaling.workers_to_close(env.state, target=0)
+    assert len(closing) == 1 and not env.processing(closing[0])
+
+
 def test_idle_workers_stay_for_a_part_of_their_time() -> None:
     env = cluster("w0")
     env.submit({"x": []})

@@ -68,7 +68,8 @@ def workers_to_close(
             a `target` that an adaptive cluster received.
     """
     workers = state.workers.values()
-    is_answer = target is not None and n is None and target >= state.scaling.asked > 0
+    answered = state.scaling.asked_at > 0
+    is_answer = answered and target is not None and n is None and target >= state.scaling.asked
     if target is not None and n is None:
         n = len(workers) - target
     if n is not None:
