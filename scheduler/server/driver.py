@@ -39,6 +39,8 @@ WAKE_UP_MESSAGES_MAX: Final = 400
 WAKE_UP_TRANSITIONS_MAX = 2_000
 #: Stimuli of plugin hooks that are handled right after their turn. Further ones wait for the loop.
 AFTER_TURN_MAX = 1_000
+#: Cancelled timers that the event loop keeps, besides as many as there are other timers.
+CANCELLED_TIMERS_MAX = 1_000
 #: Messages that a deferred stream may handle at least per wake-up, if many streams are deferred.
 SHARE_MIN_MESSAGES = 16
 
@@ -357,6 +359,10 @@ class Driver:
 
         handle = self._loop.call_later(max(0.0, instruction.when - self.clock()), due)
         self._timers[instruction.timer_id] = (instruction.when, handle)
+        current = self.core.state.timers
+        if len(self._timers) > 2 * len(current) + CANCELLED_TIMERS_MAX:
+            for timer_id in self._timers.keys() - current.keys():
+                self._timers.pop(timer_id)[1].cancel()
 
     def _log_line(self, instruction: instructions.LogLine) -> None:
         logging.getLogger(instruction.logger).log(instruction.level, "%s", instruction.text)

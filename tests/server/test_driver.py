@@ -13,6 +13,7 @@ from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.driver import (
+    CANCELLED_TIMERS_MAX,
     WAKE_UP_MESSAGES_MAX,
     WAKE_UP_TRANSITIONS_MAX,
     CoreError,
@@ -25,6 +26,7 @@ class FakeState:
     plugins = None
     tasks: dict[Any, Any] = {}
     graphs: dict[int, Any] = {}
+    timers: dict[int, Any] = {}
     deferred = SimpleNamespace(commits=[])
 
 
@@ -146,6 +148,19 @@ async def test_timers_and_replies(driver: Driver) -> None:
     assert stimuli.TimerDue(7) in messages
     assert stimuli.RequestGone(numbers[1]) in messages
     assert stimuli.RequestGone(numbers[0]) not in messages
+
+
+async def test_cancelled_timers_are_removed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.core.state, "timers", {7: None})
+    when = driver.clock() + 3600
+    for timer_id in range(2 * CANCELLED_TIMERS_MAX):
+        set_timer = instructions.SetTimer(when, timer_id)
+        driver.feed(lambda outbox, s, set_timer=set_timer: outbox.instructions.append(set_timer))
+    await settle()
+    assert len(driver._timers) <= CANCELLED_TIMERS_MAX + 2 and 7 in driver._timers
+    driver.close()
 
 
 async def test_core_error_affects_its_stimulus_only(driver: Driver) -> None:
