@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.protocol.messages import WorkerStatusChange
 from paceline.scheduler.core.graphs import commit
 from paceline.scheduler.core.handlers import (
     clients,
@@ -96,6 +97,7 @@ class SchedulerCore:
         self.handlers[TimerDue] = self.handle_timer_due
         self.handlers[SetAside] = self.handle_set_aside
         self.handlers[WorkerRemoved] = self.handle_worker_removed
+        self.handlers[WorkerStatusChange] = self.handle_worker_status_change
         self.handlers[ClientRemoved] = self.handle_client_removed
         self.handlers[ReleaseAll] = self.handle_release_all
         self.handlers[RequestGone] = self.handle_request_gone
@@ -152,6 +154,18 @@ class SchedulerCore:
         workers.handle_worker_removed(turn, message)
         for extension in self.extensions.values():
             extension.on_worker_removed(turn, message.address)
+
+    def handle_worker_status_change(self, turn: Turn, message: WorkerStatusChange) -> None:
+        """Update the status of a worker, or remove it if it is closed.
+
+        A stock worker that is closed while it registers keeps its stream open, and its process may
+        run on: a worker of a ``LocalCluster`` without processes.
+        """
+        address = turn.source
+        if message.status in ("closed", "failed") and address in self.state.workers:
+            self.handle_worker_removed(turn, WorkerRemoved(address, expected=True, close=False))
+        else:
+            workers.handle_worker_status_change(turn, message)
 
     def handle_client_removed(self, turn: Turn, message: ClientRemoved) -> None:
         """Remove a client, and notify the extensions."""

@@ -256,17 +256,9 @@ def _exceeds_resources(ts: TaskState, ws: WorkerState) -> bool:
 
 
 def handle_worker_status_change(turn: Turn, message: m.WorkerStatusChange) -> None:
-    """Update the status of a worker that paused, resumed or is closing; remove a closed one.
-
-    A stock worker that is closed while it registers keeps its stream open, and its process may run
-    on: a worker of a ``LocalCluster`` without processes.
-    """
+    """Update the status of a worker that paused, resumed or is closing."""
     ws = turn.state.workers.get(turn.source)
-    if ws is None:
-        return
-    if message.status in ("closed", "failed"):
-        handle_worker_removed(turn, WorkerRemoved(ws.address, expected=True, close=False))
-    else:
+    if ws is not None:
         change_status(turn, ws, message.status)
 
 

@@ -8,7 +8,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.state import event_log as events
 from paceline.scheduler.core.state.event_log import EventLog
-from paceline.scheduler.core.stimuli import ClientJoined, LogEventCommand
+from paceline.scheduler.core.stimuli import ClientJoined, LogEventCommand, WorkerJoined
 from paceline.scheduler.extensions import topics
 
 
@@ -96,6 +96,17 @@ def test_peers_that_left_are_forgotten_after_a_while(world: Any) -> None:
     assert read(world, "bob") == read(world, "tcp://w:1") == ()
     assert not world.state.events.subscribers
     assert world.pending_timers() == 0
+
+
+@pytest.mark.parametrize("status", ["closed", "failed"])
+def test_a_worker_that_reports_that_it_is_closed_is_forgotten(world: Any, status: Any) -> None:
+    address = "tcp://w:1"
+    registration = m.RegisterWorker(address=address, name="w", nthreads=1)
+    world.feed(WorkerJoined(address, "w", registration), address)
+    world.send(m.WorkerStatusChange(status=status), address)
+    assert not world.state.workers and read(world, address)
+    world.advance(3601)
+    assert read(world, address) == ()
 
 
 def test_a_peer_that_comes_and_goes_has_one_timer(world: Any) -> None:
