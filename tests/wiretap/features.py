@@ -52,6 +52,12 @@ async def until(condition: Any, seconds: float = 20) -> None:
 # ------------------------------------------------------------------ functions of tasks
 
 
+def fail_late() -> None:
+    """Fail after a client has received all that was sent to it before."""
+    time.sleep(0.1)
+    raise ZeroDivisionError
+
+
 def leave_the_pool(seconds: float) -> int:
     secede()
     time.sleep(seconds)
@@ -104,7 +110,7 @@ async def tasks(c: TappedCluster) -> None:
     graph = {("part", 0, ("deep", 1)): (operator.add, 1, 2), 7: (operator.neg, 1)}
     graph[("sum", 0)] = (sum, [("part", 0, ("deep", 1))])
     await client.gather(client.get(graph, [("sum", 0), 7], sync=False))
-    bad = client.submit(operator.truediv, 1, 0, retries=1)
+    bad = client.submit(fail_late, retries=1)
     depends = client.submit(operator.neg, bad)
     await bad.exception()
     await depends.exception()
