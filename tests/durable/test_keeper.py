@@ -19,7 +19,14 @@ from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
-from paceline.scheduler.server.durable.kept import HANG_SECONDS, HEAD, STANDBY, Progress, Standby
+from paceline.scheduler.server.durable.kept import (
+    GIVE_UP,
+    HANG_SECONDS,
+    HEAD,
+    STANDBY,
+    Progress,
+    Standby,
+)
 from paceline.scheduler.server.durable.preconditions import make_folder
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 from paceline.scheduler.server.durable.upgrade import Upgrade, UpgradeError
@@ -67,9 +74,9 @@ def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace()
 
     monkeypatch.setattr(keeper_module, "start", start)
-    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("HOME", "/alice")
     start_keeper("~/log", {}, lambda channel: None)
-    assert [*started, SchedulerProcess("~/log")._folder] == [Path("/home/alice/log")] * 2
+    assert [*started, SchedulerProcess("~/log")._folder] == [Path("/alice/log")] * 2
 
 
 def test_start_removes_what_an_earlier_keeper_has_left(tmp_path: Path) -> None:
@@ -131,6 +138,20 @@ def test_standby_and_upgrade_for_which_no_descriptor_is_left(
     with theirs, no_descriptors(), pytest.raises(UpgradeError, match="Too many open files"):
         upgrade.execute(state)
     assert ours.fileno() == -1
+
+
+def test_upgrade_ends_if_the_log_cannot_be_written(keeper: Keeper) -> None:
+    errors: list[str] = []
+    upgrade: Any = SimpleNamespace(
+        segment=1, is_switching=False, step=lambda *_: False, failed=errors.append
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        keeper._upgrade, keeper._next_standby = upgrade, Standby(ours, 1)
+        keeper._handle(HEAD.pack(GIVE_UP, 0), [])
+        keeper._handle_upgrade([], theirs)
+    assert errors == ["the log cannot be written any more"]
+    assert keeper._upgrade is keeper._next_standby is None
 
 
 def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:

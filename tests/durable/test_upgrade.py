@@ -285,8 +285,8 @@ def test_half_written_snapshot_ends_only_the_upgrade(
     ("arguments", "configured", "folder"),
     [
         (["."], None, Path.cwd()),
-        (["~/log"], None, Path("/home/alice/log")),
-        ([], "~/log", Path("/home/alice/log")),
+        (["~/log"], None, Path("/alice/log")),
+        ([], "~/log", Path("/alice/log")),
         ([], None, None),
         ([""], "/log", None),
         ([], True, None),
@@ -302,7 +302,7 @@ def test_folder_of_the_command(
         return {"from": "8.1", "to": "8.2", "seconds": 0.1}
 
     monkeypatch.setattr(control, "call", call)
-    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("HOME", "/alice")
     with dask.config.set({"paceline.scheduler.durable": configured}):
         result = CliRunner().invoke(main, ["upgrade", *arguments])
     assert called == ([folder] if folder else [])

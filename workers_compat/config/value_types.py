@@ -105,7 +105,9 @@ SPEED = ValueType(
     lambda value: _is_positive(parse_bytes(value)),
 )
 COUNT = ValueType("a whole number from 0 up", lambda value: is_integer(value, 0))
-POSITIVE_COUNT = ValueType("a whole number from 1 up", lambda value: is_integer(value, 1))
+POSITIVE_COUNT = ValueType(
+    "a whole number from 1 up", lambda value: is_integer(value, 1) and math.isfinite(float(value))
+)
 # as in stock, False means 0; xgboost's tests set it
 FAILURES = ValueType(COUNT.description, lambda value: value is False or COUNT.accepts(value))
 NUMBER = ValueType(
