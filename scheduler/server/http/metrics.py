@@ -100,6 +100,8 @@ COUNTERS: Final = {
     "paceline_memory_recalls": "Tasks recalled because their worker would run short of memory",
     "paceline_second_copies": "Copies requested because a worker with the only one may be lost",
     "paceline_whole_worker_retries": "Tasks sent to a whole worker after a death of memory",
+    "paceline_second_runs": "Second runs of stragglers",
+    "paceline_second_runs_won": "Second runs of stragglers that finished first",
     "paceline_share_tasks_finished": "Finished tasks of share groups",
     "paceline_share_thread_seconds": "Compute time of finished tasks of share groups",
     "paceline_share_byte_seconds": "Size of results of share groups, summed over time",
@@ -272,6 +274,8 @@ class SchedulerMetrics:
             "paceline_memory_recalls": self._state.admission.recalled,
             "paceline_second_copies": self._state.copies.requested,
             "paceline_whole_worker_retries": self._state.whole.sent_count,
+            "paceline_second_runs": self._state.policies.second_run_count,
+            "paceline_second_runs_won": self._state.policies.second_runs_won,
             "paceline_sampled_messages": self._server.measures.ops,
         }
         durability = self._server.durability
