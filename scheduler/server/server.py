@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: Turns of the event loop for the replies of requests that have ended when the scheduler closes. A
+#: function of a client may close it.
+REPLY_TURNS = 5
+
 
 class Server(ServerApi):
     """Serves peers.
@@ -248,6 +252,8 @@ class Server(ServerApi):
 
     async def stop(self) -> None:
         """Cancel background tasks, stop the compilers and the pool, and flush the driver."""
+        for _ in range(REPLY_TURNS):
+            await asyncio.sleep(0)
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
