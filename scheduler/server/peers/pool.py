@@ -1,10 +1,11 @@
 """The pool of connections that the scheduler opens to workers and nannies.
 
 A connection carries one request at a time. The number of connections in use is limited in total, as
-in stock; further requests wait. It is not limited per address, because a request can last as long
-as a function that a client runs in the worker. A few unused connections to each address are kept
-for a while. A connection whose reply did not arrive (error, cancellation, timeout) is closed
-immediately, because its next bytes would be taken for the reply to another request.
+in stock; further requests wait. Requests to one address share a few connections, which are kept for
+a while. A request that finds them in use for long opens another one, because a request can last as
+long as a function that a client runs in the worker. A connection whose reply did not arrive (error,
+cancellation, timeout) is closed immediately, because its next bytes would be taken for the reply to
+another request.
 
 Connecting is retried until ``distributed.comm.timeouts.connect``, as in stock, unless the worker is
 removed meanwhile.
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 2**16
 #: See ``CONNECTIONS_MAX``. As in stock.
 DESCRIPTORS_DIVISOR = 2
-#: Unused connections that are kept for one address.
-IDLE_PER_ADDRESS_MAX = 8
+#: Connections to one address that requests share, and that are kept unused.
+SHARED_PER_ADDRESS = 8
+#: Time for which a request waits for one of them, seconds.
+SHARED_WAIT_SECONDS = 0.1
 #: An unused connection is closed after this time, seconds.
 IDLE_SECONDS = 60.0
 #: Default of ``distributed.comm.timeouts.connect``, seconds.
@@ -71,7 +74,16 @@ class _Address:
         self.timed_out_at = float("-inf")
         self.idle: list[OutgoingRpc] = []
         self.live: set[OutgoingRpc] = set()
+        self.shared = asyncio.Semaphore(SHARED_PER_ADDRESS)
         self.users = 0
+
+    async def take_shared(self) -> bool:
+        """Wait for one of the shared connections, but not for long. Return whether one is free."""
+        try:
+            async with asyncio.timeout(SHARED_WAIT_SECONDS):
+                return await self.shared.acquire()
+        except TimeoutError:
+            return False
 
 
 class Pool:
@@ -98,7 +110,9 @@ class Pool:
             entry = self._addresses.setdefault(address, _Address(address))
             entry.users += 1
             since = self._server.loop.time()
+            is_shared = False
             try:
+                is_shared = await entry.take_shared()
                 async with self._slots:
                     if entry.removed is not None:
                         raise connection_lost(address, entry.removed)
@@ -106,6 +120,8 @@ class Pool:
                         raise self._timed_out(address)
                     return await self._call(entry, request, acknowledge, allocate)
             finally:
+                if is_shared:
+                    entry.shared.release()
                 entry.users -= 1
                 self._discard_unused(entry)
 
@@ -226,7 +242,7 @@ class Pool:
         if not answered:
             rpc.abort("its reply is no longer wanted")
             return
-        if len(entry.idle) >= IDLE_PER_ADDRESS_MAX:
+        if len(entry.idle) >= SHARED_PER_ADDRESS:
             rpc.close()
             return
         entry.idle.append(rpc)

@@ -16,7 +16,7 @@ import pytest
 from distributed import Client, Event, Nanny, NannyPlugin, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.worker_state_machine import FreeKeysEvent
 from paceline.protocol.framing import LARGE_FRAME_NBYTES
-from paceline.scheduler.server.peers.pool import IDLE_PER_ADDRESS_MAX
+from paceline.scheduler.server.peers.pool import SHARED_PER_ADDRESS
 from paceline.scheduler.server.requests import gather as gather_module
 from paceline.scheduler.server.requests.gather import merge_shards
 from paceline.scheduler.server.scheduler import Scheduler
@@ -130,7 +130,7 @@ async def test_long_functions_do_not_block_other_requests() -> None:
         assert await client.gather(x, direct=False) == 3
         await Event("go", client).set()
         await asyncio.gather(*running)
-        await until(lambda: scheduler.server.pool.counts == (IDLE_PER_ADDRESS_MAX, 0))
+        await until(lambda: scheduler.server.pool.counts == (SHARED_PER_ADDRESS, 0))
 
 
 async def test_run_on_an_absent_worker() -> None:
