@@ -390,11 +390,12 @@ def test_end_leaves_no_log(start_durable: StartDurable, tmp_path: Path) -> None:
 
 #: Runs the command, and sends a signal before the keeper has started a scheduler process.
 SIGNALLED_EARLY = """
-import os, sys
+import os, signal, sys
 from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.runtime.template import Template
 
 number, start_template = int(sys.argv.pop(1)), Template.start
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 
 def start(*args, **options):
     os.kill(os.getpid(), number)
