@@ -176,6 +176,24 @@ def test_tasks_that_free_nothing_are_not_waited_for(waits: str, seconds: float, 
     assert env.states("x-5") == [state]
 
 
+def test_tasks_that_cannot_begin_are_not_waited_for() -> None:
+    env = cluster()
+    learn(env, "x", 90 * MB)
+    learn(env, "w", 8)
+    held = [f"x-{i}" for i in range(1, 5)]
+    env.submit({key: [] for key in held})
+    for key in held:
+        env.finish(key, nbytes=90 * MB)
+    on_w0 = AnnotationSet(workers=["w0"])
+    env.submit({"w-1": [], "w-2": []}, annotations={"w-1": on_w0, "w-2": on_w0})
+    env.submit({"x-5": []})
+    assert env.processing("w0") == ["w-1", "w-2"]
+    assert env.states("x-5") == ["queued"]
+    env.heartbeat("w0", executing={"w-1": 3.0})
+    env.tick()
+    assert env.where("x-5") == "w1"
+
+
 @pytest.mark.parametrize(("nbytes", "chosen"), [((200, 150), "w1"), ((150, 200), "w0")])
 def test_a_task_that_fits_nowhere_goes_where_most_memory_is_left(
     nbytes: tuple[int, int], chosen: str

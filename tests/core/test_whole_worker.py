@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.stealing.recall import send_steal_request
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -308,6 +309,15 @@ def test_a_task_that_takes_little_memory_for_long_does_not_keep_the_worker(
     assert (env.worker(here) not in env.state.running) == kept
 
 
+def test_a_run_that_was_given_up_is_not_light() -> None:
+    env = cluster("w0", "w1", nthreads=2)
+    env.submit({"x": []}, annotations={"x": on(env, "w0")})
+    add_extra_run(env.state, env.worker("w1"), "hung")
+    die(env, "w0")
+    env.tick()
+    assert env.states("x") == ["no-worker"]
+
+
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_task_does_not_wait_for_a_light_one_to_end(joins: bool) -> None:
     """It goes to a worker that became empty, or beside the light task."""
@@ -335,6 +345,18 @@ def test_subtasks_of_the_task_run_beside_it_if_there_is_no_other_worker() -> Non
     assert env.states("part") == ["no-worker"]
     env.tick()
     assert env.states("part") == ["processing"]
+
+
+def test_subtasks_of_an_earlier_run_do_not_end_the_reservation() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    env.submit({"part": []}, commit={"submitting_task": "x"})
+    env.finish("part")
+    die(env, env.where("x"))
+    env.tick()
+    env.submit({"y": []})
+    env.tick()
+    assert env.states("x", "y") == ["processing", "no-worker"]
 
 
 def test_a_released_task_frees_its_worker() -> None:

@@ -231,7 +231,7 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     graph.account = _account(state, commit)
     parent = state.tasks.get(commit.submitting_task)
     if parent is not None:
-        parent.ensure_details().has_subtasks = True
+        parent.ensure_details().parent_run_id = parent.run_id
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
     if not graph.fits(budget):

@@ -17,7 +17,7 @@ from paceline.scheduler.core.lifecycle.accounting import occupancy
 from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
-from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.policy import admission, fairness, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -61,8 +61,8 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
     if ts not in state.whole.due:
         return False
     if ts.processing_on is ws:
-        has_subtasks = ts.details is not None and ts.details.has_subtasks
-        ends = ts in ws.long_running or (has_subtasks and not state.running)
+        waits = not state.running and admission.has_subtasks(ts)
+        ends = waits or ts in ws.long_running
         return not ends and not _is_light(ts, ws)
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
@@ -159,6 +159,7 @@ def is_empty(ws: WorkerState) -> bool:
     taken = taken_slots(ws)
     return taken == 0 or (
         taken < ws.nthreads
+        and not ws.extra_runs
         and all(ts in ws.long_running or _is_light(ts, ws) for ts in ws.processing)
     )
 

@@ -43,10 +43,10 @@ def check_ends(_view: object, state: SchedulerState) -> None:
     reserved = state.whole.reserved
     for ws in state.workers.values():
         assert ws.reserved_for is reserved.get(ws), f"{ws!r} is reserved for {ws.reserved_for!r}"
-        others = [ts for ts in ws.processing if ts is not ws.reserved_for]
-        if ws.reserved_for in ws.processing:
-            n_most = ws.nthreads - 1 + len(ws.long_running)
-            assert len(others) <= n_most, f"{others} beside {ws.reserved_for!r}"
+        task = ws.reserved_for
+        if task is not None and task in ws.processing:
+            later = [ts for ts in ws.processing if ts.run_id > task.run_id]
+            assert not later, f"{later} were sent after {task!r}"
     assert all(state.workers.get(ws.address) is ws for ws in reserved), f"{reserved}"
     for ts in state.whole.due:
         assert ts.state != "queued", f"{ts!r} waits for a whole worker in the queue"

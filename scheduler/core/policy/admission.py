@@ -19,7 +19,7 @@ from paceline.scheduler.core.lifecycle.accounting import data_nbytes
 from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import has_free_slot
+from paceline.scheduler.core.state.worker_loads import has_free_slot, usable_threads
 
 from . import placement, worker_ends
 from .memory import held_nbytes
@@ -127,24 +127,36 @@ def is_freeing(state: SchedulerState, ts: TaskState) -> bool:
     return freed > 0 and freed >= ts.group.prefix.memory.result_nbytes
 
 
-def may_free(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ts`, which is on `ws`, may soon end, so that less memory is needed.
+def may_free(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether tasks on `ws` may soon end, so that less memory is needed.
+
+    Tasks that it has not begun do not end while all threads execute tasks that free nothing.
+    """
+    n_tasks = len(ws.processing) - len(ws.long_running)
+    n_fruitless = 0
+    for ts, seconds in ws.executing.items():  # as of the last heartbeat
+        if seconds > FRUITLESS_SECONDS and ts.processing_on is ws and ts not in ws.long_running:
+            n_fruitless += not _frees(state, ts, ws, seconds)
+    return n_fruitless < min(n_tasks, usable_threads(ws))
+
+
+def _frees(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> bool:
+    """Return whether `ts`, which `ws` has executed for `seconds`, may soon end and free memory.
 
     A task may wait for tasks that wait for memory, as by a queue or because it submitted them.
     """
-    if ts in ws.long_running:
-        return False
-    seconds = ws.executing.get(ts, 0.0)  # as of the last heartbeat
-    if seconds <= FRUITLESS_SECONDS:
-        return True
     prefix = ts.group.prefix
+    if has_subtasks(ts) or seconds > max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average):
+        return False
     surplus = prefix.memory.task_nbytes - int(prefix.memory.result_nbytes)
-    frees = ts.waiters_count > 0 or surplus > LARGE * limit_nbytes(state, ws)
-    if ts.details is not None and ts.details.has_subtasks:
-        return False
-    if not (frees or any(map(is_last_use, ts.dependencies[:DEPENDENCIES_MAX]))):
-        return False
-    return seconds <= max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average)
+    if ts.waiters_count or surplus > LARGE * limit_nbytes(state, ws):
+        return True
+    return any(map(is_last_use, ts.dependencies[:DEPENDENCIES_MAX]))
+
+
+def has_subtasks(ts: TaskState) -> bool:
+    """Return whether the present run of `ts` has submitted tasks, for which it may wait."""
+    return ts.details is not None and ts.details.parent_run_id == ts.run_id
 
 
 def _unknown_count(ws: WorkerState) -> int:

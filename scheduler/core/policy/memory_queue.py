@@ -50,11 +50,12 @@ def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
 
 def _is_busy(state: SchedulerState) -> bool:
     """Return whether the tasks on workers are enough to wait for the memory that they free."""
-    n_busy = 0
+    n_missing = max(1, len(state.running) // BUSY_PART)
     for ws in state.running:
-        if any(admission.may_free(state, ts, ws) for ts in ws.processing):
-            n_busy += 1
-    return n_busy >= max(1, len(state.running) // BUSY_PART)
+        n_missing -= admission.may_free(state, ws)
+        if n_missing <= 0:
+            return True
+    return False
 
 
 def _choose(state: SchedulerState, queue: ShareQueue, is_forced: bool) -> Choice | None:

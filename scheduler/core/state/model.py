@@ -185,7 +185,7 @@ class TaskDetails:
         metadata: metadata that the worker reported with the finished task.
         worker_losses: number of workers lost unexpectedly while the task was processing there.
         policies: the policies of the task, and what they have done; None without policies.
-        has_subtasks: whether it has submitted tasks while it was running.
+        parent_run_id: the latest run of the task that has submitted tasks; -1 without one.
     """
 
     exception: Payload | None = None
@@ -201,7 +201,7 @@ class TaskDetails:
     metadata: dict[str, Any] | None = None
     worker_losses: int = 0
     policies: TaskPolicies | None = None
-    has_subtasks: bool = False
+    parent_run_id: int = -1
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
