@@ -81,7 +81,7 @@ class Driver:
         self.clock = SteadyClock()
         self.worker_streams: dict[str, StreamPort] = {}
         self.client_streams: dict[str, ClientStreamPort] = {}
-        self.last_activity: Callable[[], float] = float
+        self.last_activity: Callable[[], float] = lambda: 0.0
         self.record_sinks: list[Callable[[list[tuple[Any, ...]]], None]] = []
         self.n_stimuli = 0
         self.n_core_errors = 0

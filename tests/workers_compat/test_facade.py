@@ -303,6 +303,8 @@ async def test_actions_of_a_hook_follow_the_turn(world):
     assert await world.client.submit(inc, a, key="b") == 3
     ((_, event),) = world.facade.get_events("acted")
     assert event == {"key": "a"}
+    with pytest.raises(KeyError, match="absent"):
+        world.facade.set_restrictions({"absent": [world.worker.address]})
 
 
 async def test_plugins_through_the_client(world):

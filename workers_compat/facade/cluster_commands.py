@@ -77,10 +77,13 @@ class ClusterCommands(StateAttributes):
     def set_restrictions(self, worker: dict[Any, Any]) -> None:
         """Restrict tasks to workers: key -> addresses. Takes effect at once within a hook."""
         plain = {key: names if names is None else _names(names) for key, names in worker.items()}
+        tasks = self.state.tasks
+        unknown = [key for key in plain if key not in tasks]
+        if unknown and not self.plugin_host.depth:
+            raise KeyError(unknown[0])
         if self.plugin_host.depth:
             for key, names in plain.items():
                 self.plugin_host.write(stimuli.WriteTask(key, "worker_restrictions", names))
-            tasks = self.state.tasks
             unplaced = (key for key in plain if key in tasks and tasks[key].state in UNPLACED)
             plain = {key: plain[key] for key in unplaced}
         if plain:

@@ -194,6 +194,6 @@ class TcpBackend:
 def _writes_vectors(transport: Any) -> bool:
     """Return whether ``writelines`` passes the pieces to the kernel unjoined, and pauses writing.
 
-    In asyncio, it joins them before Python 3.12, and never pauses before 3.13.2 (CVE-2024-12254).
+    In asyncio, it joins them before Python 3.12, and may not pause before 3.13.2 (CVE-2024-12254).
     """
     return type(transport).__module__.startswith("uvloop") or sys.version_info >= (3, 13, 2)

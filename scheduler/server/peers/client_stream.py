@@ -234,7 +234,8 @@ class ClientStream(Stream):
             if graph.graph_id == reply.graph_id:
                 graph.outcome = reply
                 graph.outcome_frames = frames
-                graph.awaited = self._awaited(graph)
+                if type(reply) is stimuli.GraphCommit:
+                    graph.awaited = self._awaited(graph)
                 self.peer.server.measures.compiles.observe(time.perf_counter() - graph.started)
                 break
         if self._unblock(max(0, self._driver.messages_left)):
