@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.inspection.explain import BELOW_MAX, explain, explain_all
+from paceline.scheduler.core.inspection.explain import (
+    BELOW_MAX,
+    candidates,
+    explain,
+    explain_all,
+)
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.testing import Env
 
@@ -66,6 +71,29 @@ def test_no_worker_at_all(env: Env) -> None:
     assert found["state"] == "queued"
     assert found["seconds"] == 65
     assert found["summary"] == "x can run, but no worker is connected (for 65.0 s). Start a worker."
+    env.submit({"y": []}, annotations={"y": AnnotationSet(workers=["w9"])})
+    assert ask(env, "y")["summary"] == "y can run, but no worker is connected (for 0 ms)."
+
+
+def test_two_resources_that_no_worker_has(duo: Env) -> None:
+    annotated = AnnotationSet(resources={"GPU": 2.0, "TPU": 1.0})
+    duo.submit({"x": []}, annotations={"x": annotated})
+    summary = ask(duo, "x")["summary"]
+    assert "it needs GPU >= 2, TPU >= 1, which no worker supplies" in summary
+
+
+def test_a_loose_restriction_excludes_no_worker(duo: Env) -> None:
+    duo.submit(
+        {"x": []}, annotations={"x": AnnotationSet(workers=["w0"], allow_other_workers=True)}
+    )
+    assert candidates(duo.state, duo.task("x"))["able"] == ["w0", "w1"]
+
+
+def test_time_since_the_last_heartbeat_counts_as_executing(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.heartbeat(duo.where("x"), executing={"x": 1.0})
+    duo.now += 8
+    assert "has been executing for 9.0 s" in ask(duo, "x")["summary"]
 
 
 def test_a_resource_that_no_worker_has(duo: Env) -> None:

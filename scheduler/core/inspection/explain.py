@@ -312,10 +312,10 @@ def candidates(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     for ws in state.workers.values():
         why = exclusions(state, ts, ws)
-        if not why:
+        if all(reason.get("loose") for reason in why):
             able.append(ws.address)
             continue
-        kinds.update(reason["kind"] for reason in why)
+        kinds.update(list(dict.fromkeys(reason["kind"] for reason in why)))
         if len(excluded) < EXAMPLES_MAX:
             excluded.append({"worker": ws.address, "name": ws.name, "reasons": why})
     limits = restrictions(ts) or {"workers": (), "hosts": ()}
@@ -396,8 +396,8 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     """Return the worker that ``ts`` was sent to, and what its last heartbeat reported.
 
     Returns:
-        "executing" seconds, None if it was not executing then; "n_missing" dependencies that the
-        worker has to fetch (with "missing_nbytes"); "busy_with": tasks that execute there;
+        "executing" seconds until now, None if it was not executing then; "n_missing" dependencies
+        that the worker has to fetch (with "missing_nbytes"); "busy_with": tasks that execute there;
         "resources_short": resource -> (needed, supplied) of those of which too much is in use;
         "silent_seconds" since its last heartbeat; "seceded"; "asked_back": if the worker was asked
         to give the task back and has not answered, "thief" (None: any worker) and "stimulus_id".
@@ -407,6 +407,7 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     missing = [d for d in ts.dependencies if ws not in d.who_has]
     ahead = sum(1 for other in ws.processing if (other.priority or ()) < (ts.priority or ()))
     steal = state.stealing.live(ts)
+    executing = ws.executing.get(ts)
     return {
         "address": ws.address,
         "name": ws.name,
@@ -417,9 +418,9 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
         "nthreads": ws.nthreads,
         "processing": len(ws.processing),
         "ahead": ahead,
-        "executing": ws.executing.get(ts),
+        "executing": None if executing is None else executing + now - ws.executing_at,
         "busy_with": [
-            {"key": other.key, "seconds": seconds}
+            {"key": other.key, "seconds": seconds + now - ws.executing_at}
             for other, seconds in islice(ws.executing.items(), EXAMPLES_MAX)
             if other is not ts and other in ws.processing
         ],

@@ -100,7 +100,7 @@ def _waits_for_retry(key: str, policies: Facts) -> str:
 def _no_worker(key: str, facts: Facts) -> str:
     workers = facts["workers"]
     if not workers["n"]:
-        return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
+        return f"{key} can run, but no worker is connected{lasting(facts)}.{_advice(facts)}"
     if "whole_worker" in facts:
         return _waits_for_whole_worker(key, facts)
     if workers["n_able"]:
@@ -132,6 +132,13 @@ def _no_worker(key: str, facts: Facts) -> str:
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
 
 
+def _advice(facts: Facts) -> str:
+    """Return the advice to start a worker, unless the task is restricted to certain ones."""
+    limits = facts.get("restrictions")
+    is_restricted = limits and not limits["loose"] and (limits["workers"] or limits["hosts"])
+    return "" if is_restricted else " Start a worker."
+
+
 def _waits_for_whole_worker(key: str, facts: Facts) -> str:
     why = "because its worker died of memory"
     text = f"{key} waits{lasting(facts)} for a whole worker, {why}"
@@ -148,7 +155,7 @@ def _waits_for_whole_worker(key: str, facts: Facts) -> str:
 def _queued(key: str, facts: Facts) -> str:
     queue = facts["queue"]
     if not facts["cluster"]["workers"]:
-        return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
+        return f"{key} can run, but no worker is connected{lasting(facts)}.{_advice(facts)}"
     if not queue["n_running"]:
         others = _statuses(facts["cluster"])
         return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
@@ -158,7 +165,7 @@ def _queued(key: str, facts: Facts) -> str:
     if workers is not None and workers["reasons"].get("ends"):
         too_short, able = _too_short(workers), workers["able"]
         if not able:
-            return f"{text}: {too_short}. Start a worker."
+            return f"{text}: {too_short}.{_advice(facts)}"
     share = queue["share"]
     if queue["memory"] is not None and not (share is not None and share["cap"]):
         return f"{text}: {waits_for_memory(queue['memory'])}"
