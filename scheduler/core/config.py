@@ -27,6 +27,8 @@ MEASURES = (
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 #: Largest priority class of a share group; the smallest is its negative.
 CLASS_MAX = 1_000_000
+#: Characters of the name of a share group.
+GROUP_NAME_MAX = 200
 #: Settings of a share group, with the values of those that are not configured.
 NO_CAP = -1.0
 SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
@@ -51,8 +53,8 @@ def check_group_settings(name: str, settings: Any) -> None:
     Raises:
         ValueError: an unknown setting, or a value out of range.
     """
-    if not name:
-        raise ValueError("a share group must have a name")
+    if not 0 < len(name) <= GROUP_NAME_MAX:
+        raise ValueError(f"the name of a share group must have 1 to {GROUP_NAME_MAX} characters")
     if not isinstance(settings, dict):
         raise ValueError(f"share group {name!r} must be a mapping of settings; got {settings!r}")
     for key, value in settings.items():

@@ -178,8 +178,10 @@ def test_workers_are_names_numbers_or_pairs():
 
 def test_share_group():
     assert annotation_set({"group": "batch"}).group == "batch"
-    with pytest.raises(TypeError, match="'group' must be the name of a group, not ''"):
+    with pytest.raises(TypeError, match=r"'group' must be the name of a group, .*, not ''"):
         annotation_set({"group": ""})
+    with pytest.raises(TypeError, match="at most 200 characters"):
+        annotation_set({"group": "x" * 201})
 
 
 def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():

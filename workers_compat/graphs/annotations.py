@@ -14,6 +14,7 @@ from typing import Any
 
 import dask.config
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.config import GROUP_NAME_MAX
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 from . import policies
@@ -152,9 +153,11 @@ def annotation_set(
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "group":
-            if not isinstance(value, str) or not value or not is_encodable(value):
+            is_name = isinstance(value, str) and 0 < len(value) <= GROUP_NAME_MAX
+            if not is_name or not is_encodable(value):
                 raise TypeError(
-                    f"the annotation 'group' must be the name of a group, not {value!r}"
+                    "the annotation 'group' must be the name of a group, of at most "
+                    f"{GROUP_NAME_MAX} characters, not {value!r:.300}"
                 )
             out.group = str(value)
         elif name == "span":
