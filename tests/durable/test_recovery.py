@@ -103,6 +103,18 @@ async def test_last_messages_of_a_worker_are_handled(scheduler: Scheduler, tmp_p
     peer.writer.close()
 
 
+async def test_policies_of_the_memory_manager_changed(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    assert scheduler.server.core.extensions["amm"].running
+    commit(scheduler)
+    policies = [{"class": "distributed.active_memory_manager.RetireWorker", "address": "a"}]
+    with dask.config.set({"distributed.scheduler.active-memory-manager.policies": policies}):
+        async with succeeded(scheduler, tmp_path) as successor:
+            assert successor.extensions["amm"].running
+            assert not successor.server.core.extensions["amm"].running
+
+
 async def test_connection_of_a_removed_worker_is_closed(scheduler: Scheduler) -> None:
     """The scheduler leaves it open for some seconds, in which a standby may be forked."""
     address = "tcp://127.0.0.1:1"

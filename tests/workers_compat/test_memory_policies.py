@@ -7,7 +7,7 @@ import contextlib
 
 import dask
 import pytest
-from distributed import Client, Worker
+from distributed import Client, SchedulerPlugin, Worker
 from distributed.active_memory_manager import (
     ActiveMemoryManagerExtension,
     ActiveMemoryManagerPolicy,
@@ -114,6 +114,36 @@ async def test_added_policy():
         await client.amm.stop()
         assert not manager.running and not await client.amm.running()
         await client.amm.run_once()
+
+
+async def test_policy_added_within_a_hook():
+    class Adds(SchedulerPlugin):
+        def update_graph(self, scheduler, **_):
+            scheduler.extensions["amm"].add_policy(TwoCopies("gold"))
+
+    async with cluster(interval="50ms") as (scheduler, client):
+        scheduler.add_plugin(Adds())
+        gold = client.submit(int, 1, key="gold-1")
+
+        async def two_copies():
+            return len((await client.who_has([gold]))["gold-1"]) == 2
+
+        await until(two_copies)
+        assert await client.amm.running()
+        assert not scheduler.server.core.extensions["amm"].running
+
+
+async def test_no_policies():
+    async with cluster(policies=[]) as (scheduler, client):
+        core = scheduler.server.core.extensions["amm"]
+        assert await client.amm.running() and scheduler.extensions["amm"].running
+        (x,) = await client.scatter([1], broadcast=True)
+        await client.amm.run_once()
+        assert len((await client.who_has([x]))[x.key]) == 3
+        await client.amm.stop()
+        assert not await client.amm.running() and not core.running
+        await client.amm.start()
+        assert await client.amm.running() and not core.running
 
 
 async def test_temporary_manager():

@@ -193,26 +193,29 @@ class PolicyManager(ActiveMemoryManagerExtension):
     """Stock's manager with the configured policies, ``extensions["amm"]``.
 
     While they are those that the core's memory manager implements, it starts and stops that one.
-    With others it runs all policies itself, and serves ``amm_handler``.
+    Otherwise, and after others were added, it runs all policies itself and serves ``amm_handler``.
+
+    Attributes:
+        is_custom: whether it runs the policies itself.
     """
 
     def __init__(self, facade: Any) -> None:
         self._core = facade.server.core.extensions["amm"]
-        facade.extensions["amm"] = self
+        self.is_custom = True  # `add_policy` has nothing to replace yet
         super().__init__(facade, register=False, start=False)
-
-    @property
-    def is_custom(self) -> bool:
-        """Return whether there are policies that the core does not implement."""
-        return {type(policy) for policy in self.policies} != OWN_POLICIES
+        self.is_custom = {type(policy) for policy in self.policies} != OWN_POLICIES
+        if self.is_custom:
+            facade.handlers["amm_handler"] = self.amm_handler
+        facade.extensions["amm"] = self
 
     @property
     def running(self) -> bool:
-        return bool(super().running or self._core.running)
+        return bool(super().running if self.is_custom else self._core.running)
 
     def start(self) -> None:
         """Start periodic runs, unless it is running."""
         if self.is_custom:
+            self._command("stop")
             super().start()
         else:
             self._command("start")
@@ -231,15 +234,16 @@ class PolicyManager(ActiveMemoryManagerExtension):
 
     def add_policy(self, policy: Any) -> None:
         """Add a policy. Raise TypeError if it is none."""
-        running = self.running
         super().add_policy(policy)
-        if self.is_custom:
+        if not self.is_custom and type(policy) not in OWN_POLICIES:
+            was_running = self.running
+            self.is_custom = True
             self.scheduler.handlers["amm_handler"] = self.amm_handler
-            if running:
-                self._command("stop")
+            if was_running:
                 self.start()
 
     def _command(self, method: str) -> None:
+        """Feed a command to the core's manager, now or right after the current turn."""
         self.scheduler.send_stimulus(AmmHandler(method=method))
 
 
