@@ -122,6 +122,7 @@ class Server(ServerApi):
         request_state.worker_plugins[stock_plugins.SHUFFLE] = shuffle_plugin
         request_state.worker_plugins.update(config.worker_plugins())
         self._block(blocked_handlers)
+        self._memory_manager = stock_plugins.PolicyManager(self.plugins.facade)
         self.core_types: frozenset[type] = frozenset(core.handlers)
         self._connections = Connections(secret)
         self.graph_ids, self._match_ids = itertools.count(1), itertools.count(-1, -1)
@@ -218,7 +219,7 @@ class Server(ServerApi):
 
         The one of the core continues by itself unless the scheduler `is_new`.
         """
-        manager = stock_plugins.PolicyManager(self.plugins.facade)
+        manager = self._memory_manager
         if self.state.config.amm_start and (is_new or manager.is_custom):
             manager.start()
 

@@ -32,10 +32,17 @@ class TwoCopies(ActiveMemoryManagerPolicy):
 
 
 @contextlib.asynccontextmanager
-async def cluster(**config):
+async def cluster(plugins=(), preload=(), **config):
     with dask.config.set({KEY + name: value for name, value in config.items()}):
         async with (
-            Scheduler(port=0, host="127.0.0.1", dashboard=False, validate=True) as scheduler,
+            Scheduler(
+                port=0,
+                host="127.0.0.1",
+                dashboard=False,
+                validate=True,
+                plugins=plugins,
+                preload=preload,
+            ) as scheduler,
             Worker(scheduler.address),
             Worker(scheduler.address),
             Worker(scheduler.address),
@@ -129,6 +136,23 @@ async def test_policy_added_within_a_hook():
             return len((await client.who_has([gold]))["gold-1"]) == 2
 
         await until(two_copies)
+        assert await client.amm.running()
+        assert not scheduler.server.core.extensions["amm"].running
+
+
+async def test_policies_added_at_the_start():
+    class Adds(SchedulerPlugin):
+        async def start(self, scheduler):
+            scheduler.extensions["amm"].add_policy(TwoCopies("gold"))
+
+    preload = f"from {__name__} import TwoCopies\n" + (
+        "def dask_setup(scheduler):\n"
+        "    scheduler.extensions['amm'].add_policy(TwoCopies('lead'))\n"
+    )
+    async with cluster(plugins=[Adds()], preload=[preload]) as (scheduler, client):
+        manager = scheduler.extensions["amm"]
+        prefixes = {getattr(policy, "prefix", None) for policy in manager.policies}
+        assert prefixes == {"gold", "lead", None}
         assert await client.amm.running()
         assert not scheduler.server.core.extensions["amm"].running
 
