@@ -103,9 +103,7 @@ async def test_last_messages_of_a_worker_are_handled(scheduler: Scheduler, tmp_p
     peer.writer.close()
 
 
-async def test_policies_of_the_memory_manager_changed(
-    scheduler: Scheduler, tmp_path: Path
-) -> None:
+async def test_policies_of_the_memory_manager_changed(scheduler: Scheduler, tmp_path: Path) -> None:
     assert scheduler.server.core.extensions["amm"].running
     commit(scheduler)
     policies = [{"class": "distributed.active_memory_manager.RetireWorker", "address": "a"}]
