@@ -90,10 +90,7 @@ class Server(ServerApi):
         self.request_state = request_state
         self.plugins: Plugins = SchedulerFacade(self, scheduler).plugin_host
         self.driver: Driver = Driver(
-            core,
-            close_scheduler=self._close_scheduler,
-            gc_policy=gc_policy,
-            recorder=self.recorder,
+            core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, recorder=self.recorder
         )
         self.driver.instructions |= self._instructions()
         self.driver.record_sinks.append(self.plugins.on_records)
