@@ -153,7 +153,8 @@ class Direct(Backend):
         self._listener.close()
         for connection in connections:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                # not SSLSocket.shutdown: what is sent during that is not encrypted
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
             connection.close()
         self._ranges.shutdown(wait=False)
         self._serving.shutdown(wait=False)
@@ -252,6 +253,10 @@ class Direct(Backend):
                 time.sleep(ACCEPT_AGAIN_SECONDS)
             return
         connection.settimeout(self._timeout)
+        if self._listen_tls is not None:
+            connection = self._listen_tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
         self._wait_for_request(connection)
 
     def _wait_for_request(self, connection: Any) -> None:
@@ -281,10 +286,8 @@ class Direct(Backend):
         """Answer one request, and let the connection wait for the next one."""
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._listen_tls is not None and not isinstance(connection, ssl.SSLSocket):
-                with self._lock:
-                    self._open.discard(connection)  # which `wrap_socket` replaces
-                connection = self._listen_tls.wrap_socket(connection, server_side=True)
+            if isinstance(connection, ssl.SSLSocket):
+                connection.do_handshake()  # only the first time
             request = memoryview(bytearray(REQUEST.size))
             _read(connection, request)
             self._answer(connection, *REQUEST.unpack(request))

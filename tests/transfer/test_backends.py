@@ -348,11 +348,22 @@ def test_direct_uses_the_clusters_tls() -> None:
     body = os.urandom(1 << 20)
     stored = owner.put([memoryview(body)], len(body))
     assert owner.place() == "tls"
-    assert bytes(reader.get(stored.ref, len(body)).view) == body
+    for _ in range(2):
+        assert bytes(reader.get(stored.ref, len(body)).view) == body
+        assert len(reader._idle_connections) == 1
     plain = new(direct.Direct, timeout_seconds=2)
     with pytest.raises((OSError, BackendError)):
         plain.get(stored.ref, len(body))
-    for backend in (owner, reader, plain):
+    large = bytearray(32 << 20)
+    ref = owner.put([memoryview(large)], len(large)).ref
+    with reader._connect((ref["host"], ref["port"])) as connection:
+        connection.sendall(direct.REQUEST.pack(ref["ticket"], 0, len(large), False))
+        assert connection.recv(1)
+        owner.close()
+        for thread in owner._serving._threads:
+            thread.join(5)
+            assert not thread.is_alive(), "the answer goes on"
+    for backend in (reader, plain):
         backend.close()
 
 
