@@ -98,10 +98,16 @@ class Direct(Backend):
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._open: set[socket.socket] = set()
         self._ranges = ThreadPoolExecutor(READING_MAX, thread_name_prefix="Transfer-direct")
         self._serving = ThreadPoolExecutor(SERVED_MAX, thread_name_prefix="Transfer-serves")
-        threading.Thread(target=self._listen, name="Transfer-listens", daemon=True).start()
+        self._listening = threading.Thread(
+            target=self._listen, name="Transfer-listens", daemon=True
+        )
+        self._listening.start()
 
     def place(self) -> str:
         return "tls" if self._connect_tls is not None else "tcp"
@@ -148,9 +154,12 @@ class Direct(Backend):
             self._offered.clear()
             connections = [*self._open, *(each for _, each in self._idle_connections)]
             self._idle_connections.clear()
+        self._wake()
+        self._listening.join()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for connection in (self._listener, self._waker, self._woken):
+            connection.close()
         for connection in connections:
             with contextlib.suppress(OSError):
                 # not SSLSocket.shutdown: what is sent during that is not encrypted
@@ -237,6 +246,9 @@ class Direct(Backend):
                 if connection is self._listener:
                     self._accept()
                     continue
+                if connection is self._woken:
+                    connection.recv(SERVED_MAX)
+                    continue
                 self._selector.unregister(connection)
                 try:
                     self._serving.submit(self._serve, connection)
@@ -266,6 +278,12 @@ class Direct(Backend):
                 return
             self._open.add(connection)
             self._selector.register(connection, selectors.EVENT_READ, time.monotonic())
+        self._wake()
+
+    def _wake(self) -> None:
+        """End a `select` that has begun: only some selectors notice a registration meanwhile."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
 
     def _drop_silent(self) -> None:
         """Close connections that sent nothing for ``timeout_seconds``."""

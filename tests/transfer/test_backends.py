@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import selectors
 import shutil
 import socket
 import time
@@ -298,7 +299,11 @@ def test_connection_that_cannot_be_served_is_closed() -> None:
         backend.close()
 
 
-def test_idle_connections_occupy_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("selector", [selectors.DefaultSelector, selectors.SelectSelector])
+def test_idle_connections_occupy_no_thread(
+    monkeypatch: pytest.MonkeyPatch, selector: type[selectors.BaseSelector]
+) -> None:
+    monkeypatch.setattr(direct.selectors, "DefaultSelector", selector)
     monkeypatch.setattr(direct, "SERVED_MAX", 1)
     owner = new(direct.Direct)
     readers = [new(direct.Direct, timeout_seconds=5) for _ in range(3)]
