@@ -101,6 +101,7 @@ class Direct(Backend):
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
+        self._accept_at = 0.0  # when accepting is resumed after an error; 0 while it is not paused
         self._open: set[socket.socket] = set()
         self._ranges = ThreadPoolExecutor(READING_MAX, thread_name_prefix="Transfer-direct")
         self._serving = ThreadPoolExecutor(SERVED_MAX, thread_name_prefix="Transfer-serves")
@@ -241,7 +242,8 @@ class Direct(Backend):
     def _listen(self) -> None:
         """Accept connections, and answer their requests in threads."""
         while not self._closed:
-            for key, _ in self._selector.select(self._timeout):
+            paused = self._accept_at > 0
+            for key, _ in self._selector.select(ACCEPT_AGAIN_SECONDS if paused else self._timeout):
                 connection: Any = key.fileobj
                 if connection is self._listener:
                     self._accept()
@@ -255,21 +257,29 @@ class Direct(Backend):
                 except RuntimeError:  # the executor is shut down, or no thread can be started
                     self._drop(connection)
             self._drop_silent()
+            if paused and time.monotonic() >= self._accept_at:
+                self._accept_at = 0.0
+                self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.close()
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the peer has given up
+            return
         except OSError:
-            if not self._closed:
-                time.sleep(ACCEPT_AGAIN_SECONDS)
+            self._selector.unregister(self._listener)
+            self._accept_at = time.monotonic() + ACCEPT_AGAIN_SECONDS
             return
         connection.settimeout(self._timeout)
-        if self._listen_tls is not None:
-            connection = self._listen_tls.wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-        self._wait_for_request(connection)
+        try:
+            if self._listen_tls is not None:
+                connection = self._listen_tls.wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            self._wait_for_request(connection)
+        except OSError:
+            self._drop(connection)
 
     def _wait_for_request(self, connection: Any) -> None:
         with self._lock:

@@ -265,25 +265,59 @@ def test_unauthorized_peers_get_nothing() -> None:
         backend.close()
 
 
-def test_listener_waits_while_no_connection_can_be_accepted(
+def accept_fails(monkeypatch: pytest.MonkeyPatch, *errors: OSError) -> list[OSError]:
+    """Let the next calls of `accept` raise `errors`. Return those that are left."""
+    left, real = list(errors), socket.socket.accept
+
+    def accept(self: socket.socket) -> object:
+        if left:
+            raise left.pop(0)
+        return real(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    return left
+
+
+def test_connections_are_served_while_none_can_be_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = new(direct.Direct)
-    backend.close()
-    backend._closed = False
-    accepts: list[int] = []
-    sleeps: list[float] = []
+    monkeypatch.setattr(direct, "ACCEPT_AGAIN_SECONDS", 60)
+    owner, reader = new(direct.Direct), new(direct.Direct, timeout_seconds=5)
+    stored = owner.put([memoryview(b"value")], 5)
+    reader.get(stored.ref, 5)
+    gave_up, full = BlockingIOError(), OSError(errno.EMFILE, "Too many open files")
+    left = accept_fails(monkeypatch, gave_up, full)
+    with socket.create_connection(owner._listener.getsockname()):
+        while left:
+            time.sleep(0.001)
+        assert bytes(reader.get(stored.ref, 5).view) == b"value"
+    for backend in (owner, reader):
+        backend.close()
 
-    def accept() -> None:
-        accepts.append(1)
-        backend._closed = len(accepts) == 4
-        raise OSError(errno.EMFILE, "Too many open files")
 
-    backend._listener = Mock(accept=accept)
-    monkeypatch.setattr(direct.time, "sleep", sleeps.append)
-    for _ in range(4):
-        backend._accept()
-    assert sleeps == [direct.ACCEPT_AGAIN_SECONDS] * 3
+def test_connections_are_accepted_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "ACCEPT_AGAIN_SECONDS", 0.01)
+    owner, reader = new(direct.Direct), new(direct.Direct, timeout_seconds=5)
+    stored = owner.put([memoryview(b"value")], 5)
+    full = OSError(errno.EMFILE, "Too many open files")
+    accept_fails(monkeypatch, full, full)
+    assert bytes(reader.get(stored.ref, 5).view) == b"value"
+    for backend in (owner, reader):
+        backend.close()
+
+
+def test_connection_that_cannot_be_registered_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, reader = new(direct.Direct), new(direct.Direct, timeout_seconds=5)
+    stored = owner.put([memoryview(b"value")], 5)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner._selector, "register", Mock(side_effect=full))
+        with pytest.raises(OSError):
+            reader.get(stored.ref, 5)
+    assert not owner._open
+    assert bytes(reader.get(stored.ref, 5).view) == b"value"
+    for backend in (owner, reader):
+        backend.close()
 
 
 def test_connection_that_cannot_be_served_is_closed() -> None:
