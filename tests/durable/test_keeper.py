@@ -104,7 +104,7 @@ def test_segments_that_cannot_be_removed_do_not_end_the_keeper(
 ) -> None:
     (tmp_path / "segment-00000001.log").mkdir()
     (tmp_path / "segment-00000001.log.bak").touch()
-    keeper._remove_segments(2)
+    keeper._standbys.remove_segments(2, None)
     assert "The keeper continues after an error: [Errno 21] Is a directory" in caplog.text
 
 
@@ -131,7 +131,7 @@ def test_standby_and_upgrade_for_which_no_descriptor_is_left(
     keeper: Keeper, tmp_path: Path
 ) -> None:
     keeper._handle(HEAD.pack(STANDBY, 1), [])
-    assert keeper._next_standby is None
+    assert keeper._standbys.upcoming is None
     ours, theirs = socket.socketpair()
     state: Any = SimpleNamespace(save=lambda: os.memfd_create("state"), successor=Standby(ours, 1))
     upgrade = Upgrade(tmp_path, keeper._kept, None, sys.executable, None)
@@ -147,11 +147,12 @@ def test_upgrade_ends_if_the_log_cannot_be_written(keeper: Keeper) -> None:
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        keeper._upgrade, keeper._next_standby = upgrade, Standby(ours, 1)
+        keeper._upgrade = upgrade
+        keeper._standbys.add(ours, 1)
         keeper._handle(HEAD.pack(GIVE_UP, 0), [])
         keeper._handle_upgrade([], theirs)
     assert errors == ["the log cannot be written any more"]
-    assert keeper._upgrade is keeper._next_standby is None
+    assert keeper._upgrade is keeper._standbys.upcoming is None
 
 
 def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:

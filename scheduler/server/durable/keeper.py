@@ -2,7 +2,7 @@
 
 The keeper holds a duplicate of each socket on which the scheduler listens and of each connection
 that it has accepted. When the scheduler process dies, these keep the connections open. The keeper
-wakes a standby (``standby.py``) and passes them to it, or forks a scheduler process, which inherits
+that it has accepted. When the scheduler process dies, these keep the connections open. The keeper
 them. Either continues from the log (``log.py``). The keeper neither reads nor writes the sockets.
 It has no threads and no event loop.
 
@@ -29,6 +29,7 @@ from setproctitle import setproctitle
 
 from . import control
 from .keeper_channel import KeeperChannel
+from .keeper_standbys import Standbys
 from .keeper_state import KeeperState
 from .kept import (
     DEATHS_MAX,
@@ -40,7 +41,6 @@ from .kept import (
     STANDBY_NOW,
     Death,
     Kept,
-    Standby,
     hang_seconds,
     logging_errors,
     receive,
@@ -55,8 +55,6 @@ logger = logging.getLogger("distributed.scheduler")
 #: A scheduler process that dies this often without having become ready is not replaced again. Input
 #: of which ``DEATHS_MAX`` of them died is set aside before.
 STARTS_MAX = DEATHS_MAX + 1
-#: Time within which a standby must be ready, and have left another one when it was woken, seconds.
-WAKE_SECONDS = 5.0
 #: Option of ``prctl``: orphaned descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
 #: Signals that the keeper handles.
@@ -68,8 +66,11 @@ CHECK_SECONDS = 1.0
 def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
     """Make this process the keeper, and return in each scheduler process that it forks.
 
-    The keeper does not return: it ends with the exit code of the last scheduler process. The
-    arguments are those of ``Keeper``.
+    The keeper does not return: it ends with the exit code of the last scheduler process.
+
+    Args:
+        folder: the folder of the log, created if it does not exist.
+        state: the state of the keeper of another release that this process was.
 
     Raises:
         DurableError: another keeper uses the folder, or the system has no such sockets.
@@ -101,14 +102,17 @@ class Keeper:
         self._lock = lock(folder) if state is None else state.lock
         self._kept = Kept() if state is None else state.kept
         self._control = control.ControlSocket(folder, None if state is None else state.control)
-        self._pid = self._failed_starts = self._idle_checks = self._renewed_pid = 0
-        self._was_ready = self._has_given_up = self._is_ending = False
-        self._standby: Standby | None = None
-        self._next_standby: Standby | None = None
-        self._is_trimmed = self._wants_upgrade = False
+        self._standbys = Standbys(folder, self._kept)
         self._channel: socket.socket | None = None
+        self._pid = 0
+        self._was_ready = False
+        self._failed_starts = 0
+        self._idle_checks = 0
+        self._has_given_up = False
+        self._is_ending = False
         self._upgrade: Upgrade | None = None
-        self._fallback: Standby | None = None
+        self._wants_upgrade = False
+        self._renewed_pid = 0
         self._hang_seconds = hang_seconds()
         self.exit_code = 0
         if state is not None:
@@ -123,8 +127,11 @@ class Keeper:
 
     def _continue_from(self, state: KeeperState) -> None:
         """Continue as the keeper of a scheduler process that is to be replaced."""
-        self._pid, self._channel, self._is_trimmed = state.pid, state.channel, state.is_trimmed
-        self._standby, self._next_standby = state.standby, state.next_standby
+        self._pid = state.pid
+        self._channel = state.channel
+        self._standbys.is_trimmed = state.is_trimmed
+        self._standbys.current = state.standby
+        self._standbys.upcoming = state.next_standby
         self._upgrade = Upgrade.ready(
             self._folder, self._kept, state.successor, state.from_release, state.caller
         )
@@ -152,7 +159,7 @@ class Keeper:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             template = Template.start([*self._fds(), ours.fileno(), theirs.fileno()], is_kept=True)
             if not self._wake_standby(theirs, template):
-                if self._is_trimmed:
+                if self._standbys.is_trimmed:
                     logger.error("No standby answers, and the log does not go back to the start")
                     self.exit_code = 1
                     break
@@ -174,10 +181,11 @@ class Keeper:
 
     def _fds(self) -> list[int]:
         """Return the descriptors that only this process and the scheduler need."""
-        standbys = [self._standby, self._next_standby, self._fallback]
-        socks = [*self._control.socks, *(each.sock for each in standbys if each is not None)]
-        fds = [self._lock, *self._kept.fds, *(sock.fileno() for sock in socks)]
-        return list({*fds, *(self._upgrade.fds if self._upgrade is not None else ())})
+        fds = {self._lock, *self._kept.fds, *self._standbys.fds}
+        fds.update(sock.fileno() for sock in self._control.socks)
+        if self._upgrade is not None:
+            fds.update(self._upgrade.fds)
+        return list(fds)
 
     def _fork(self) -> int:
         """Fork a scheduler process. Return its process id, and 0 in it."""
@@ -202,50 +210,10 @@ class Keeper:
             channel: its end of the channel.
             template: starts its child processes.
         """
-        while self._standby or self._next_standby or self._fall_back("does not answer"):
-            upcoming = self._next_standby
-            if self._standby is None and upcoming is not None:
-                if wait([upcoming.sock], WAKE_SECONDS):
-                    self._handle_standbys([upcoming.sock], None)
-                else:
-                    upcoming.end()
-                    self._next_standby = None
-            standby, self._standby = self._standby, None
-            if standby is not None and self._wake(standby, channel, template):
-                return True
-        return False
-
-    def _wake(self, standby: Standby, channel: socket.socket, template: Template | None) -> bool:
-        """Let a standby become the scheduler process, and wait for the standby that it leaves.
-
-        Kill it if it does not answer, unless there is no other way to continue than to wait for it.
-        Return whether it is the scheduler process.
-        """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        standby.sock.settimeout(WAKE_SECONDS)
-        try:
-            with standby.sock, theirs:
-                self._kept.send(standby.sock, [channel, theirs], template)
-            has_answered = bool(wait([ours], WAKE_SECONDS))
-            data = receive(ours)[0] if has_answered else b""
-        except OSError as error:
-            logger.warning("The standby process %d cannot be woken: %s", standby.pid, error)
-            ours.close()
-            return False
-        others = self._next_standby or self._fallback
-        can_wait = not has_answered and self._is_trimmed and others is None
-        if not data and not can_wait:
-            logger.error("The standby process %d does not answer; killing it", standby.pid)
-            ours.close()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(standby.pid, signal.SIGKILL)
-            return False
-        if self._next_standby is not None:
-            self._next_standby.end()
-        self._pid = standby.pid
-        following = Standby(ours, standby.segment)
-        following.greeted(data)
-        self._standby, self._next_standby = (following, None) if data else (None, following)
+        while not (pid := self._standbys.wake(channel, template, self._upgrade)):
+            if not self._fall_back("does not answer"):
+                return False
+        self._pid = pid
         return True
 
     def _serve(self, channel: socket.socket) -> int:
@@ -255,8 +223,7 @@ class Keeper:
         with channel, open(process):
             while True:
                 sources: list[Any] = [channel, process]
-                sources += [each.sock for each in (self._standby, self._next_standby) if each]
-                sources += self._control.socks
+                sources += [*self._standbys.socks, *self._control.socks]
                 if self._upgrade is not None:
                     sources += self._upgrade.sources
                 ready = wait(sources, CHECK_SECONDS)
@@ -269,40 +236,11 @@ class Keeper:
                     ready.append(process)
                 if process in ready:  # and its last message has been handled
                     return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-                self._handle_standbys(ready, channel)
+                self._standbys.handle(ready, channel, self._upgrade)
                 self._handle_upgrade(ready, channel)
                 if not ready:
                     self._check_progress()
                     self._reap_orphans()
-
-    def _handle_standbys(self, ready: list[Any], channel: socket.socket | None) -> None:
-        """Replace the standby by the next one when that is ready. Report if it has ended."""
-        upcoming = self._next_standby
-        if upcoming is not None and upcoming.sock in ready:
-            self._next_standby = None
-            data, _ = receive(upcoming.sock)
-            if data:
-                upcoming.greeted(data)
-                if self._standby is not None:
-                    self._standby.end()
-                self._standby = upcoming
-                self._is_trimmed = upcoming.segment > 1
-                self._remove_segments(upcoming.segment)
-            else:
-                upcoming.end()
-                request_standby(channel)
-        elif self._standby is not None and self._standby.sock in ready:
-            logger.error("The standby process %d has ended; forking another one", self._standby.pid)
-            self._standby.end()
-            self._standby = None
-            request_standby(channel)
-
-    def _remove_segments(self, before: int) -> None:
-        """Remove the segments of the log that no standby needs."""
-        users: list[Any] = [each for each in (self._fallback, self._upgrade) if each is not None]
-        needed = [each.segment for each in users if each.segment is not None]
-        with logging_errors():
-            remove_segments(self._folder, min([before, *needed]))
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parent has died. The scheduler process itself is not reaped here."""
@@ -331,9 +269,7 @@ class Keeper:
     def _handle(self, message: bytes, fds: list[int]) -> None:
         kind, number = HEAD.unpack_from(message)
         if kind == STANDBY and fds:  # else this process had no descriptor left
-            if self._next_standby is not None:
-                self._next_standby.end()
-            self._next_standby = Standby(socket.socket(fileno=fds[0]), number)
+            self._standbys.add(socket.socket(fileno=fds[0]), number)
         elif kind == READY:
             self._was_ready = True
             self._failed_starts = 0
@@ -343,7 +279,7 @@ class Keeper:
         elif kind == GIVE_UP:
             self._has_given_up = True
             self._kept.release_all()
-            self._end_standbys()
+            self._standbys.end()
             with logging_errors():
                 remove_segments(self._folder)
         else:
@@ -402,7 +338,7 @@ class Keeper:
                 logger.error("Cannot upgrade: %s", obstacle)
                 control.reply(caller, {"error": obstacle})
             else:
-                before = self._standby
+                before = self._standbys.current
                 self._upgrade = Upgrade(self._folder, self._kept, before, python, caller, renews)
                 request_standby(channel, STANDBY_NOW)
         upgrade = self._upgrade
@@ -411,7 +347,7 @@ class Keeper:
         try:
             if self._has_given_up:
                 raise UpgradeError("the log cannot be written any more")
-            if upgrade.step(self._standby, ready):
+            if upgrade.step(self._standbys.current, ready):
                 self._execute(upgrade, channel)
         except UpgradeError as error:
             self._upgrade = None
@@ -428,9 +364,19 @@ class Keeper:
     def _execute(self, upgrade: Upgrade, channel: socket.socket) -> None:
         """Execute the other release in this process, with all that it holds."""
         assert upgrade.standby is not None
-        facts = (self._kept, self._lock, self._control.sock, channel, self._pid, self._is_trimmed)
-        standbys = (self._standby, self._next_standby, upgrade.standby)
-        state = KeeperState(*facts, *standbys, upgrade.from_release, upgrade.caller)
+        state = KeeperState(
+            kept=self._kept,
+            lock=self._lock,
+            control=self._control.sock,
+            channel=channel,
+            pid=self._pid,
+            is_trimmed=self._standbys.is_trimmed,
+            standby=self._standbys.current,
+            next_standby=self._standbys.upcoming,
+            successor=upgrade.standby,
+            from_release=upgrade.from_release,
+            caller=upgrade.caller,
+        )
         upgrade.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -444,26 +390,18 @@ class Keeper:
             self._fall_back(how)
             return how
         upgrade.has_switched = True
-        self._fallback = self._standby or self._next_standby
-        self._standby, self._next_standby = upgrade.standby, None
+        self._standbys.set_fallback(upgrade.standby)
         return upgrade.how
 
     def _fall_back(self, how: str) -> bool:
         """Let the standby of the old release be woken. Return whether there is one."""
-        if self._fallback is None or self._upgrade is None:
+        upgrade = self._upgrade
+        if self._standbys.fallback is None or upgrade is None:
             return False
-        self._end_standbys()
-        self._standby, self._fallback = self._fallback, None
-        upgrade, self._upgrade = self._upgrade, None
+        self._standbys.use_fallback()
+        self._upgrade = None
         upgrade.failed(f"the process of the other release {how} before it was ready")
         return True
-
-    def _end_standbys(self) -> None:
-        """End the standbys of the scheduler process."""
-        for each in (self._standby, self._next_standby):
-            if each is not None:
-                each.end()
-        self._standby = self._next_standby = None
 
     def _end_upgrade(self) -> None:
         """End an upgrade whose scheduler process is ready."""
@@ -471,9 +409,7 @@ class Keeper:
         if upgrade is not None and upgrade.has_switched:
             self._upgrade = None
             upgrade.succeeded()
-            if self._fallback is not None:
-                self._fallback.end()
-                self._fallback = None
+            self._standbys.end_fallback()
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on to the scheduler process, which handles SIGTERM and SIGINT.

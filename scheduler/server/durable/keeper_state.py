@@ -96,17 +96,17 @@ class KeeperState:
         successor = _loaded_standby(saved["successor"])
         assert successor is not None
         return cls(
-            kept,
-            _private(saved["lock"]),
-            _socket(saved["control"]),
-            _socket(saved["channel"]),
-            saved["pid"],
-            saved["is_trimmed"],
-            _loaded_standby(saved["standby"]),
-            _loaded_standby(saved["next_standby"]),
-            successor,
-            saved["from_release"],
-            None if saved["caller"] is None else _socket(saved["caller"]),
+            kept=kept,
+            lock=_private(saved["lock"]),
+            control=_socket(saved["control"]),
+            channel=_socket(saved["channel"]),
+            pid=saved["pid"],
+            is_trimmed=saved["is_trimmed"],
+            standby=_loaded_standby(saved["standby"]),
+            next_standby=_loaded_standby(saved["next_standby"]),
+            successor=successor,
+            from_release=saved["from_release"],
+            caller=None if saved["caller"] is None else _socket(saved["caller"]),
         )
 
 
