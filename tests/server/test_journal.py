@@ -160,15 +160,22 @@ def test_damage_before_the_end_is_an_error(tmp_path: Path, damage: bytes) -> Non
         assert (report.n_stimuli, report.ending) == (1, "stopped after 1 stimuli")
 
 
-def test_replay_up_to_a_damaged_flush(tmp_path: Path) -> None:
+def test_replay_up_to_a_stimulus_whose_writes_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    write(path, [stimuli.ClientRemoved("c"), stimuli.WorkerRemoved("w" * 100)])
+    writer = JournalWriter(path, SchedulerConfig())
+    for name in ("a", "b"):
+        stimulus = Stimulus("src", stimuli.ClientRemoved(name), name, 0)
+        writer.before_turn(stimulus, 1.0)
+        writer.turn_writes.made.append((1, m.KeepAlive()))
+        writer.after_turn(stimulus)
+        writer.before_flush()
+    writer.close()
     data = bytearray(path.read_bytes())
-    data[data.rindex(b"\xa1f")] ^= 1  # in the record after the second stimulus
+    data[data.rindex(b"\xa1w")] ^= 1
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=r"damaged at byte .* --until 2 replays"):
-        replay(path)
-    assert replay(path, until=2).n_stimuli == 2
+    for until in (None, 2):
+        with pytest.raises(JournalError, match=r"damaged at byte .* --until 1 replays"):
+            replay(path, until=until)
     assert replay(path, until=1).n_stimuli == 1
 
 

@@ -432,8 +432,9 @@ class JournalReader:
         """Yield the entries.
 
         Raises:
-            JournalError: a record is damaged. The entries before it are yielded. The last record
-                may be incomplete.
+            JournalError: a record is damaged. The entries before it are yielded, but not a
+                stimulus directly before it, because its writes may be in the damaged record. The
+                last record may be incomplete.
         """
         damage = None
         with self._file:
@@ -442,8 +443,11 @@ class JournalReader:
                 try:
                     following = self._next()
                 except JournalError as error:
+                    if record[0] == "s":
+                        raise
                     following, damage = None, error
                 if record[0] == "s":
+                    self._n_stimuli += 1
                     writes = following[1] if following is not None and following[0] == "w" else ()
                     yield JournalEntry(record[1], Stimulus(*record[2:6]), writes=tuple(writes))
                 elif record[0] == "f":
@@ -475,5 +479,4 @@ class JournalReader:
                 "what precedes it."
             )
         record: list[Any] = self._codec.unpack(body)
-        self._n_stimuli += record[0] == "s"
         return record
