@@ -24,6 +24,7 @@ from paceline.scheduler.server.durable.kept import (
     HANG_SECONDS,
     HEAD,
     STANDBY,
+    STANDBY_SOON,
     Progress,
     Standby,
 )
@@ -128,10 +129,14 @@ def no_descriptors() -> Iterator[None]:
 
 
 def test_standby_and_upgrade_for_which_no_descriptor_is_left(
-    keeper: Keeper, tmp_path: Path
+    keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper._handle(HEAD.pack(STANDBY, 1), [])
+    ours, theirs = socket.socketpair()
+    with theirs:
+        keeper._handle(HEAD.pack(STANDBY, 1), [], ours)
+        assert theirs.recv(100) == STANDBY_SOON
     assert keeper._standbys.upcoming is None
+    assert "A new standby cannot be kept: too many open files" in caplog.text
     ours, theirs = socket.socketpair()
     state: Any = SimpleNamespace(save=lambda: os.memfd_create("state"), successor=Standby(ours, 1))
     upgrade = Upgrade(tmp_path, keeper._kept, None, sys.executable, None)
@@ -149,7 +154,7 @@ def test_upgrade_ends_if_the_log_cannot_be_written(keeper: Keeper) -> None:
     with ours, theirs:
         keeper._upgrade = upgrade
         keeper._standbys.add(ours, 1)
-        keeper._handle(HEAD.pack(GIVE_UP, 0), [])
+        keeper._handle(HEAD.pack(GIVE_UP, 0), [], theirs)
         keeper._handle_upgrade([], theirs)
     assert errors == ["the log cannot be written any more"]
     assert keeper._upgrade is keeper._standbys.upcoming is None

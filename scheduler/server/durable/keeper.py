@@ -2,9 +2,9 @@
 
 The keeper holds a duplicate of each socket on which the scheduler listens and of each connection
 that it has accepted. When the scheduler process dies, these keep the connections open. The keeper
-that it has accepted. When the scheduler process dies, these keep the connections open. The keeper
-them. Either continues from the log (``log.py``). The keeper neither reads nor writes the sockets.
-It has no threads and no event loop.
+wakes a standby (``keeper_standbys.py``) and passes them to it, or forks a scheduler process, which
+inherits them. Either continues from the log (``log.py``). The keeper neither reads nor writes the
+sockets. It has no threads and no event loop.
 
 The scheduler ends if the keeper does.
 """
@@ -230,7 +230,7 @@ class Keeper:
                 if channel in ready:
                     message, fds = receive(channel)
                     if message:
-                        self._handle(message, fds)
+                        self._handle(message, fds, channel)
                         continue
                     wait([process])  # it is about to end
                     ready.append(process)
@@ -266,10 +266,13 @@ class Keeper:
             os.kill(self._pid, signal.SIGKILL)
             self._kept.progress.alive()  # as is the next one
 
-    def _handle(self, message: bytes, fds: list[int]) -> None:
+    def _handle(self, message: bytes, fds: list[int], channel: socket.socket) -> None:
         kind, number = HEAD.unpack_from(message)
-        if kind == STANDBY and fds:  # else this process had no descriptor left
+        if kind == STANDBY and fds:
             self._standbys.add(socket.socket(fileno=fds[0]), number)
+        elif kind == STANDBY:
+            logger.error("A new standby cannot be kept: too many open files; requesting another one")
+            request_standby(channel)
         elif kind == READY:
             self._was_ready = True
             self._failed_starts = 0
