@@ -107,9 +107,11 @@ class Explain(Request, frozen=True, kw_only=True, tag="explain"):
 
     Attributes:
         key: key of the task; None to explain what blocks the whole cluster.
+        prefixes_only: whether to return only {"prefixes": {prefix: {state: count}}}.
     """
 
     key: Any = None
+    prefixes_only: bool = False
 
 
 class SharesRequest(Request, frozen=True, kw_only=True, tag="shares"):

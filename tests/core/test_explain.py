@@ -10,6 +10,7 @@ from paceline.scheduler.core.inspection.explain import (
     candidates,
     explain,
     explain_all,
+    prefix_states,
 )
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.testing import Env
@@ -222,7 +223,7 @@ def test_the_cluster_as_a_whole(duo: Env) -> None:
     duo.submit({"a": [], "b": []}, annotations={"a": annotated})
     found = explain_all(duo.state, duo.now)
     assert found["states"] == {"no-worker": 1, "processing": 1}
-    assert found["prefixes"] == {"a": {"no-worker": 1}, "b": {"processing": 1}}
+    assert prefix_states(duo.state) == {"a": {"no-worker": 1}, "b": {"processing": 1}}
     assert [each["key"] for each in found["suspects"]] == ["a", "b"]
 
 

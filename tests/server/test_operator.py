@@ -87,6 +87,13 @@ async def test_status_counts_tasks_in_all_states() -> None:
     assert status.busiest({"a": {"memory": 9}, "b": {"no-worker": 1}})[0][0] == "b"
 
 
+async def test_status_without_the_request_that_counts_all_states() -> None:
+    with dask.config.set({"distributed.scheduler.blocked-handlers": ["explain"]}):
+        async with Scheduler(host="127.0.0.1", dashboard=False) as scheduler:
+            snapshot = await asyncio.to_thread(status.fetch, scheduler.address, 30)
+    assert snapshot.identity["build"] and snapshot.prefixes == {}
+
+
 def test_control_characters_of_names_are_escaped() -> None:
     name = "a\x1b[31m\n\ud800"
     identity = {"address": "tcp://x", "workers": {name: {"name": name}}}

@@ -78,16 +78,12 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
     """Explain what blocks the cluster as a whole.
 
     Returns:
-        "states" (state -> number of tasks), "prefixes" (the same for each prefix), "cluster",
-        "suspects": summaries of the tasks that most likely block others, the most serious first.
+        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most
+        likely block others, the most serious first.
     """
     states: dict[str, int] = {}
-    prefixes = {}
-    for prefix in state.task_prefixes.values():
-        counts = {s: n for s, n in prefix.states.items() if n and s != "forgotten"}
-        if counts:
-            prefixes[prefix.name] = counts
-            add_up(states, counts)
+    for counts in prefix_states(state).values():
+        add_up(states, counts)
     # the tasks that were sent to workers longest ago, one per worker
     processing = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
     processing.sort(key=lambda ts: ts.run_id)
@@ -101,7 +97,17 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
         for ts in suspects
     ]
     about = cluster(state, now)
-    return {"states": states, "prefixes": prefixes, "cluster": about, "suspects": found}
+    return {"states": states, "cluster": about, "suspects": found}
+
+
+def prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
+    """Return prefix -> state -> number of tasks, without prefixes and states that have none."""
+    found = {}
+    for prefix in state.task_prefixes.values():
+        counts = {s: n for s, n in prefix.states.items() if n and s != "forgotten"}
+        if counts:
+            found[prefix.name] = counts
+    return found
 
 
 def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:

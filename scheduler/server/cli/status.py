@@ -15,7 +15,7 @@ from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
-from .rpc_client import call_scheduler, printable
+from .rpc_client import RpcError, call_paceline, call_scheduler, printable
 from .shares import table
 
 #: Number of workers shown; the number of further ones is printed.
@@ -74,9 +74,12 @@ def n_done(states: dict[str, int]) -> int:
 def fetch(address: str, timeout: float) -> Snapshot:
     """Request a snapshot from the scheduler, which may be a stock one. Raises RpcError."""
     identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
-    found = call_scheduler(address, m.Explain(), timeout) if "build" in identity else {}
-    prefixes = found.get("prefixes")
-    if prefixes is None:  # stock, or an older release: without queued and no-worker tasks
+    prefixes = None
+    if "build" in identity:
+        with contextlib.suppress(RpcError):  # distributed.scheduler.blocked-handlers
+            found = call_paceline(address, m.Explain(prefixes_only=True), timeout)
+            prefixes = found.get("prefixes")
+    if prefixes is None:  # without queued and no-worker tasks
         prefixes = call_scheduler(address, m.GetTaskPrefixStates(), timeout)
     return Snapshot(time.monotonic(), identity, prefixes)
 

@@ -8,7 +8,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.inspection.explain import explain, explain_all
+from paceline.scheduler.core.inspection.explain import explain, explain_all, prefix_states
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.server.peers.peer import Peer
 
@@ -36,6 +36,8 @@ def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -
 
 def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[str, Any]:
     """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
+    if request.prefixes_only:
+        return {"prefixes": prefix_states(server.state)}
     if request.key is None:
         return explain_all(server.state, server.now())
     return explain(server.state, request.key, server.now(), server.driver.n_compiling)
