@@ -16,6 +16,11 @@ def as_bool(value: Any) -> bool:
     return value.strip().lower() in ON if isinstance(value, str) else bool(value)
 
 
+def is_off(value: Any) -> bool:
+    """Return whether a value, which may be a text, means false."""
+    return str(value).strip().lower() in OFF
+
+
 def is_on(key: str, default: bool = True) -> bool:
     """Return a setting that is true or false; `default` if it is None, empty or not set."""
     value = dask.config.get(key, default=None)

@@ -106,7 +106,7 @@ def test_control_characters_of_names_are_escaped() -> None:
 def test_doctor_reports_harmful_settings() -> None:
     values = {
         "distributed.scheduler.validate": True,
-        "distributed.scheduler.work-stealing": "off",
+        "distributed.scheduler.work-stealing": " off ",
         "distributed.scheduler.worker-saturation": "inf",
         "distributed.scheduler.worker-ttl": "10 s",
         "distributed.scheduler.allowed-failures": 0,
@@ -121,6 +121,7 @@ def test_doctor_reports_harmful_settings() -> None:
         "distributed.scheduler.validate": "no",
         "distributed.scheduler.allowed-failures": float("inf"),
         "distributed.worker.memory.terminate": "0.95",
+        "distributed.comm.timeouts.tcp": "5 s",
     }
     with dask.config.set(harmless):
         assert [each.grade for each in doctor.settings()] == ["ok"]

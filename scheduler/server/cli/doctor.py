@@ -178,9 +178,9 @@ def _below(seconds: float) -> Callable[[Any], bool]:
 
 
 def _is_off(value: Any) -> bool:
-    from paceline.workers_compat.settings import OFF
+    from paceline.workers_compat.settings import is_off
 
-    return str(value).lower() in OFF
+    return is_off(value)
 
 
 #: Key without "distributed." -> whether its value is harmful, and its effect then.
@@ -203,7 +203,6 @@ SETTINGS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         "removes workers and their data if tasks hold the GIL for a short time",
     ),
     "comm.timeouts.connect": (_below(10), "is short: connecting to a busy machine takes longer"),
-    "comm.timeouts.tcp": (_below(20), "closes connections to peers after a short silence"),
     "worker.memory.terminate": (
         _is_off,
         "lets workers use all memory until the system kills a process",
