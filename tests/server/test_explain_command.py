@@ -77,6 +77,10 @@ async def test_a_server_with_another_protocol() -> None:
             await asyncio.to_thread(call_scheduler, f"tcp://127.0.0.1:{port}", m.Explain())
 
 
+def test_control_characters_of_an_error_are_escaped() -> None:
+    assert RpcError("refused\x1b[31m\nby \x07").message == "refused\\x1b[31m\nby \\x07"
+
+
 def test_the_address_is_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text("{}")

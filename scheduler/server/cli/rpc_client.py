@@ -17,7 +17,13 @@ READ_NBYTES: Final = 2**16
 
 
 class RpcError(click.ClickException):
-    """The request failed; the text, which commands print, is the reason."""
+    """The request failed; ``text``, which commands print, is the reason.
+
+    Control characters other than the ends of lines are escaped: a peer may have sent them.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__("\n".join(map(printable, text.split("\n"))))
 
 
 def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
