@@ -29,9 +29,10 @@ scheduler reads. Set them in YAML files, with `dask.config.set`, or as environme
 when the scheduler starts. An invalid value stops the start, with an error that names the key, the
 origin of the value and what is accepted. An unknown key causes a warning.
 
-A duration is a text such as `5 minutes` or `500ms`, or a number of seconds. A size is a text such
-as `10 MiB`, or a number of bytes. An empty value means the default. The page is generated from the
-schema (`make reference`).
+A duration is a text such as `5 minutes` or `500ms`, or a number of seconds; for some keys of
+distributed it is a number of milliseconds, as with stock. A size is a text such as `10 MiB`, or a
+number of bytes. An empty value means the default. The page is generated from the schema
+(`make reference`).
 
 ## Keys of paceline
 """

@@ -137,6 +137,20 @@ def test_error_lists_all_invalid_values() -> None:
     assert str(raised.value).count("cannot be") == len(INVALID)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "distributed.admin.tick.interval",
+        "distributed.admin.tick.limit",
+        "distributed.scheduler.work-stealing-interval",
+        "distributed.worker.profile.cycle",
+    ],
+)
+def test_error_says_which_numbers_are_milliseconds(key: str) -> None:
+    with dask.config.set({key: -1}), pytest.raises(ConfigError, match="number of milliseconds"):
+        check()
+
+
 def test_unknown_keys_are_reported_with_the_closest_known_key() -> None:
     with dask.config.set({"distributed.scheduler.work-stealin": True, "paceline.no-such": 1}):
         near, far = check()

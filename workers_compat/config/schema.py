@@ -23,6 +23,7 @@ from .value_types import (
     FAILURES,
     FILE,
     MEASURE,
+    MILLISECONDS,
     NUMBER,
     POSITIVE,
     POSITIVE_COUNT,
@@ -101,7 +102,7 @@ STOCK: dict[str, ValueType] = {
     "distributed.scheduler.unknown-task-duration": DURATION,
     "distributed.scheduler.validate": BOOL,
     "distributed.scheduler.work-stealing": BOOL,
-    "distributed.scheduler.work-stealing-interval": DURATION,
+    "distributed.scheduler.work-stealing-interval": MILLISECONDS,
     "distributed.scheduler.worker-saturation": POSITIVE,
     "distributed.scheduler.worker-ttl": DURATION,
     "distributed.comm.compression": ValueType(
@@ -136,8 +137,8 @@ STOCK: dict[str, ValueType] = {
     "distributed.admin.low-level-log-length": COUNT,
     "distributed.admin.max-error-length": COUNT,
     "distributed.admin.system-monitor.interval": DURATION,
-    "distributed.admin.tick.interval": DURATION,
-    "distributed.admin.tick.limit": DURATION,
+    "distributed.admin.tick.interval": MILLISECONDS,
+    "distributed.admin.tick.limit": MILLISECONDS,
     "distributed.dashboard.graph-max-items": COUNT,
     "distributed.dashboard.link": TEXT,
     "distributed.dashboard.prometheus.namespace": TEXT,
@@ -151,7 +152,7 @@ STOCK: dict[str, ValueType] = {
     "distributed.worker.memory.terminate": ValueType(
         "a number, or false", lambda value: value is False or NUMBER.accepts(value)
     ),
-    "distributed.worker.profile.cycle": DURATION,
+    "distributed.worker.profile.cycle": MILLISECONDS,
     "distributed.worker.profile.enabled": BOOL,
     "distributed.worker.profile.interval": DURATION,
 }

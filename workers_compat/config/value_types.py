@@ -91,6 +91,9 @@ def are_policies(value: Any) -> bool:
 
 
 DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', is_duration)
+MILLISECONDS = ValueType(
+    'a duration or a number of milliseconds, as "1s", "500ms" or 500', is_duration
+)
 POSITIVE_DURATION = ValueType(
     'a duration above 0, as "5 minutes", "500ms" or 300 (seconds)',
     lambda value: is_duration(value) and parse_timedelta(value, default="seconds") > 0,
