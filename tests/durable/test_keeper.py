@@ -136,7 +136,7 @@ def test_standby_and_upgrade_for_which_no_descriptor_is_left(
         keeper._handle(HEAD.pack(STANDBY, 1), [], ours)
         assert theirs.recv(100) == STANDBY_SOON
     assert keeper._standbys.upcoming is None
-    assert "A new standby cannot be kept: too many open files" in caplog.text
+    assert "A standby cannot be kept: too many open files" in caplog.text
     ours, theirs = socket.socketpair()
     state: Any = SimpleNamespace(save=lambda: os.memfd_create("state"), successor=Standby(ours, 1))
     upgrade = Upgrade(tmp_path, keeper._kept, None, sys.executable, None)
