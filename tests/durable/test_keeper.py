@@ -64,7 +64,7 @@ def test_folder_to_which_others_can_write(
 ) -> None:
     tmp_path.chmod(mode)
     make_folder(tmp_path)
-    assert (f"Other users can write to {tmp_path}" in caplog.text) is is_warned
+    assert (f"may be able to write to {tmp_path}" in caplog.text) is is_warned
 
 
 def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ def make_folder(folder: Path) -> None:
         raise DurableError(f"{folder} is {kind}") from None
     if folder.stat().st_mode & WRITABLE_BY_OTHERS:
         logger.warning(
-            "Other users can write to %s, and thereby run code in the scheduler, which unpickles "
-            "the log. Use a folder with mode 0700",
+            "Users other than its owner may be able to write to %s, and thereby to run code in the "
+            "scheduler, which unpickles the log. Use a folder with mode 0700",
             folder,
         )
 
