@@ -12,6 +12,11 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client
+from paceline.scheduler.server.durable.scheduler_process import (
+    LOG_TAIL,
+    SchedulerProcess,
+    _tail,
+)
 
 from paceline import LocalCluster, Scheduler
 
@@ -73,6 +78,21 @@ def test_scheduler_is_killed(tmp_path: Path) -> None:
         keeper = pid(folder, "keeper")
     wait_until_ended(keeper)
     assert {path.name for path in folder.iterdir()} == {"lock", "scheduler.log"}
+
+
+async def test_address_file_of_killed_processes_is_removed(tmp_path: Path) -> None:
+    scheduler = SchedulerProcess(tmp_path)
+    with subprocess.Popen(["true"]) as scheduler._process:
+        scheduler._address_file.touch()
+        await scheduler.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_error_shows_the_end_of_the_output(tmp_path: Path) -> None:
+    log = tmp_path / "scheduler.log"
+    log.write_text("before" + "x" * LOG_TAIL + "end")
+    assert _tail(log, 6) == ("x" * LOG_TAIL + "end")[-LOG_TAIL:]
+    assert _tail(log, log.stat().st_size - 3) == "end"
 
 
 def test_second_cluster_leaves_the_files_of_the_first(tmp_path: Path) -> None:

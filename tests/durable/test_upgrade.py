@@ -287,6 +287,7 @@ def test_half_written_snapshot_ends_only_the_upgrade(
         (["."], None, Path.cwd()),
         (["~/log"], None, Path("/alice/log")),
         ([], "~/log", Path("/alice/log")),
+        ([], Path("~/log"), Path("/alice/log")),
         ([], None, None),
         ([""], "/log", None),
         ([], True, None),

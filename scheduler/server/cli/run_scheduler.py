@@ -14,7 +14,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -203,7 +202,7 @@ def start_keeper(
             channel = new_release.join(fd)
         else:
             state = KeeperState.load(fd) if role == KEEPER else None
-            channel = keeper.start(Path(os.path.expanduser(folder)), state)
+            channel = keeper.start(preconditions.expanded(folder), state)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     except (preconditions.DurableError, UpgradeError, SnapshotError, OSError) as error:

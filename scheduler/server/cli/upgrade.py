@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import click
 
@@ -18,15 +17,15 @@ def command(folder: str | None) -> None:
     clients and running tasks are not affected. If this release cannot continue the scheduler, the
     present process goes on, and the reason is printed.
     """
-    from paceline.scheduler.server.durable import control
+    from paceline.scheduler.server.durable import control, preconditions
     from paceline.workers_compat.config import config
 
     if folder is None:
         folder = config.get("paceline.scheduler.durable")
-    if not folder or not isinstance(folder, str):
+    if not folder or not isinstance(folder, str | os.PathLike):
         raise click.UsageError("Missing DIR: the folder given to `paceline --durable DIR`.")
     try:
-        path = Path(os.path.expanduser(folder)).absolute()
+        path = preconditions.expanded(folder).absolute()
         reply = control.call(path, {"python": sys.executable})
     except control.ControlError as error:
         raise click.ClickException(str(error)) from error

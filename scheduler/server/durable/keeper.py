@@ -271,9 +271,7 @@ class Keeper:
         if kind == STANDBY and fds:
             self._standbys.add(socket.socket(fileno=fds[0]), number)
         elif kind == STANDBY:
-            logger.error(
-                "A standby cannot be kept: too many open files; requesting another one"
-            )
+            logger.error("A standby cannot be kept: too many open files; requesting another one")
             request_standby(channel)
         elif kind == READY:
             self._was_ready = True

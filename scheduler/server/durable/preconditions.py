@@ -49,8 +49,13 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
+def expanded(folder: str | os.PathLike[str]) -> Path:
+    """Return the path of the folder of a log, in which ~ is the home folder."""
+    return Path(os.path.expanduser(folder))
+
+
 def make_folder(folder: Path) -> None:
-    """Create the folder of a log if it does not exist. Warn if other users can write to it."""
+    """Create the folder of a log if it does not exist. Warn if its mode lets others write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:

@@ -15,6 +15,8 @@ from typing import Any
 from paceline.workers_compat import stock_classes
 from paceline.workers_compat.config import config
 
+from .preconditions import expanded
+
 #: Runs the command, and ends it when the thread that started it does, such as by SIGKILL.
 COMMAND = (
     "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "  # PR_SET_PDEATHSIG
@@ -32,7 +34,7 @@ OPTIONS = {
 OTHER_OPTIONS = frozenset({"dashboard", "protocol", "security"})
 #: Interval at which the address is read, seconds.
 POLL_SECONDS = 0.02
-#: Length of the end of the log in an error.
+#: Length of the end of the log in an error, bytes.
 LOG_TAIL = 2_000
 
 
@@ -47,9 +49,11 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
         ValueError: the command has no such option.
     """
 
-    def __init__(self, durable: str, **options: Any) -> None:
+    def __init__(self, durable: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
-        self._folder = Path(os.path.expanduser(durable))
+        self._folder = expanded(durable)
+        # of this process alone: the scheduler of another program may use the folder
+        self._address_file = self._folder / f"scheduler-{uuid.uuid4()}.json"
         self._arguments = _arguments(options)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,9 +64,7 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
             RuntimeError: it has ended.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # of this process alone: the scheduler of another program may use the folder
-        address_file = self._folder / f"scheduler-{uuid.uuid4()}.json"
-        arguments = ["--durable", str(self._folder), "--scheduler-file", str(address_file)]
+        arguments = ["--durable", str(self._folder), "--scheduler-file", str(self._address_file)]
         output = self._folder / "scheduler.log"
         with output.open("ab") as log:
             start = log.tell()
@@ -74,12 +76,11 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
                 env={**os.environ, **config.inherited()},
                 start_new_session=True,  # Ctrl-C is for the program
             )
-        while not address_file.exists():
+        while not self._address_file.exists():
             if self._process.poll() is not None:
-                text = output.read_bytes()[start:][-LOG_TAIL:].decode(errors="replace")
-                raise RuntimeError(f"the scheduler has ended:\n{text}")
+                raise RuntimeError(f"the scheduler has ended:\n{_tail(output, start)}")
             await asyncio.sleep(POLL_SECONDS)
-        self.address = json.loads(address_file.read_text())["address"]
+        self.address = json.loads(self._address_file.read_text())["address"]
         await super().start()
 
     async def close(self) -> None:
@@ -87,7 +88,15 @@ class SchedulerProcess(stock_classes.ProcessInterface):  # type: ignore[misc]
         if self._process is not None:
             self._process.terminate()
             await asyncio.to_thread(self._process.wait)
+            self._address_file.unlink(missing_ok=True)  # the process may have been killed
         await super().close()
+
+
+def _tail(file: Path, start: int) -> str:
+    """Return the end of the text behind the position ``start``, at most ``LOG_TAIL`` bytes."""
+    with file.open("rb") as log:
+        log.seek(max(start, log.seek(0, os.SEEK_END) - LOG_TAIL))
+        return log.read().decode(errors="replace")
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
