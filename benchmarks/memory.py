@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from . import memory_programs, quality, quality_meter
-from .per_task import PACELINE, START_TIMEOUT_SECONDS, STOCK, real_workers, running_scheduler
+from .per_task import START_TIMEOUT_SECONDS, STOCK, real_workers, running_scheduler
 
+#: As ``STOCK``, it imports the functions of the programs from the working directory.
+PACELINE = (sys.executable, "-m", "paceline.scheduler")
 N_WORKERS, NTHREADS = 2, 2
 #: Part of the peak of the results that workers have memory for.
 PART = 1 / 3

@@ -65,7 +65,7 @@ async def test_settings_do_not_change_if_shares_are_disabled() -> None:
     ("options", "error"),
     [
         (["--weight", "2"], "Name the GROUP"),
-        (["", "--weight", "2"], "must have a name"),
+        (["", "--weight", "2"], "must have 1 to 200 characters"),
         (["batch", "--class", "99999999999999999999"], "must be an integer from -1000000 to"),
         (["batch", "--weight", "0"], "must be from 1e-06 to 1e+06"),
         (["batch", "--weight", "inf"], "must be from 1e-06 to 1e+06"),
