@@ -1,4 +1,4 @@
-"""Graphs as clients send them: compile them, and deserialize the tasks as workers do."""
+"""Compiled graphs of clients, and a scheduler with a worker and a client in this process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 from dask._expr import Expr, FinalizeCompute, LLGExpr
 from dask.base import collections_to_expr
 from dask.core import flatten
+from distributed import Client, Worker
 from distributed.protocol.core import loads as stock_loads
 from distributed.protocol.serialize import serialize, to_serialize
 from paceline.protocol.payload import Payload, pickled_payload, serialized_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
+from paceline.scheduler.server.scheduler import Scheduler
+from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
 from paceline.workers_compat.graphs import ordering, spec_pickler
 from paceline.workers_compat.graphs.accelerators.unimported import ReferenceLoader
 from paceline.workers_compat.graphs.compiler import compile_graph
@@ -162,3 +165,23 @@ def as_compiled():
 @pytest.fixture
 def close():
     return closed
+
+
+class World:
+    def __init__(self, scheduler, facade, client, worker):
+        self.scheduler, self.facade, self.client, self.worker = scheduler, facade, client, worker
+
+
+def attach(scheduler) -> SchedulerFacade:
+    """Return the facade of a running scheduler."""
+    return scheduler.server.plugins.facade
+
+
+@pytest.fixture
+async def world():
+    async with (
+        Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
+        Worker(scheduler.address, nthreads=2, name="alice") as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        yield World(scheduler, attach(scheduler), client, worker)
