@@ -12,7 +12,6 @@ from paceline.protocol.messages import CancelledKeys, TaskErredReport
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs, release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
-from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.groups import Computation, note_code
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
@@ -30,7 +29,8 @@ from . import stages
 from .insert import insert
 from .stages import Stage
 
-#: Tasks submitted by a task precede all generations, and those of a parent with lower priority.
+#: The generation of tasks that a task submits is this much less than the first item of its
+#: priority. As in stock, they precede all other graphs.
 SUBTASK_GENERATION_STEP = 0.01
 
 #: Dropped graphs that are remembered, to ignore chunks that their compilers had already sent.
@@ -227,11 +227,13 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
         _refuse_lost(turn, graph, missing)
         return False
     graph.external_tasks = [ts for ts in externals if ts is not None]
-    graph.generation = _next_generation(state, commit)
-    graph.account = _account(state, commit)
     parent = state.tasks.get(commit.submitting_task)
-    if parent is not None:
+    if parent is None:
+        graph.account = state.shares.account(commit.client)
+    else:
+        graph.account = parent.account
         parent.ensure_details().parent_run_id = parent.run_id
+    graph.generation = _next_generation(state, commit, parent)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
     if not graph.fits(budget):
@@ -272,22 +274,18 @@ def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
     )
 
 
-def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
-    """Return the generation of a graph; graphs in quick succession share one."""
+def _next_generation(state: SchedulerState, commit: GraphCommit, parent: TaskState | None) -> float:
+    """Return the generation of a graph, which the task `parent` has submitted if it is known.
+
+    Graphs in quick succession share one.
+    """
     if commit.submitting_task is not None:
-        parent = state.tasks.get(commit.submitting_task)
         if parent is not None and parent.priority is not None:
             return parent.priority[0] - SUBTASK_GENERATION_STEP
     elif state.last_graph_at + commit.fifo_timeout_seconds < commit.received_at:
         state.generation += 1
         state.last_graph_at = commit.received_at
     return state.generation
-
-
-def _account(state: SchedulerState, commit: GraphCommit) -> Account:
-    """Return the account of the tasks of a graph: that of the submitting task, or the client's."""
-    parent = state.tasks.get(commit.submitting_task)
-    return state.shares.account(commit.client) if parent is None else parent.account
 
 
 def _computation(turn: Turn, commit: GraphCommit) -> Computation:

@@ -96,8 +96,7 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
         {"key": ts.key, "state": ts.state, "summary": explain(state, ts.key, now)["summary"]}
         for ts in suspects
     ]
-    about = cluster(state, now)
-    return {"states": states, "cluster": about, "suspects": found}
+    return {"states": states, "cluster": cluster(state, now), "suspects": found}
 
 
 def prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
