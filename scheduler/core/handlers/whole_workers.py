@@ -28,8 +28,8 @@ from paceline.scheduler.core.turn import Turn
 from .availability import availability_changed
 from .stealing import recall_tasks
 
-#: Seconds for which a task executes with a whole worker at least, and the share of the memory limit
-#: that this must use by then to stay reserved.
+#: A task is light if it has been executing for longer than this, in seconds, while its worker uses
+#: less than this share of its memory limit.
 LIGHT_SECONDS, LIGHT_SHARE = 10.0, 0.5
 #: Topic of the events of nannies that restart a worker because of its memory.
 MEMORY_TOPIC = "worker-restart-memory"
@@ -74,7 +74,7 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
 def _is_light(ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ts` has been executing on `ws` for long without taking much memory.
 
-    It may wait for other tasks, and others wait for a whole worker.
+    It may wait for a task that waits for a whole worker.
     """
     memory = float(ws.metrics.get("memory", 0))
     return ws.executing.get(ts, 0.0) > LIGHT_SECONDS and memory < LIGHT_SHARE * ws.memory_limit
@@ -155,7 +155,7 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
 
 
 def is_empty(ws: WorkerState) -> bool:
-    """Return whether nothing runs on `ws`, or only seceded tasks and light ones beside a thread."""
+    """Return whether `ws` runs only seceded tasks, or light ones with a free thread beside them."""
     taken = taken_slots(ws)
     return taken == 0 or (
         taken < ws.nthreads

@@ -33,11 +33,13 @@ IDLE_MAX = 0.5
 PEAK_MAX = 0.5
 #: Part of the memory that workers may use up to which a task always fits.
 SMALL = 0.001
-#: Seconds for which an executing task is waited for that is not expected to free memory.
+#: A task that is not expected to free memory may soon end until it has executed for this time,
+#: seconds.
 FRUITLESS_SECONDS = 2.0
-#: Seconds for which one is waited for that is, and the multiple of the mean duration, if longer.
+#: One that is expected to free memory may soon end for this time, or for this multiple of its mean
+#: duration if that is longer.
 WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
-#: Part of the memory that workers may use from which it is waited for what running a task takes.
+#: A task frees memory when it ends if running it takes more than this part of what workers may use.
 LARGE = 0.25
 #: Dependencies considered for what a task fetches and frees.
 DEPENDENCIES_MAX = 100

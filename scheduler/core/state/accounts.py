@@ -222,7 +222,7 @@ class Shares:
 
     @property
     def has_user_priorities(self) -> bool:
-        """Whether any known task has another user priority than 0."""
+        """Return whether any known task has another user priority than 0."""
         return self.n_prioritized > 0
 
     # -- groups and accounts

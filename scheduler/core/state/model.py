@@ -53,7 +53,8 @@ class TaskPrefix:
     memory: TaskMemory = field(default_factory=TaskMemory)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {' '.join(f'{k}: {v}' for k, v in self.states.items() if v)}>"
+        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
+        return f"<{self.name}: {counts}>"
 
     def __len__(self) -> int:
         return sum(group.n_added for group in self.groups)
@@ -387,8 +388,7 @@ class ClientState:
         last_seen: time of the last message in seconds since the epoch.
         heartbeats: number of heartbeats received.
         heartbeat_overdue: whether heartbeats have stopped and this was logged.
-        closed_cleanly: whether the client announced that it closes. Its desires are released when
-            its connection ends.
+        closed_cleanly: whether it announced that it closes, so that its desires are not retained.
         grace_deadline: for a client that disconnected without closing, the time in seconds since
             the epoch until which its desires are kept; 0.0 for others.
     """

@@ -73,7 +73,7 @@ class PendingUpdateGraph:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its outcome can be fed to the core."""
+        """Return whether its outcome can be fed to the core."""
         return self.outcome is not None and all(graph.is_fed for graph in self.awaited)
 
     def block(self, messages: list[Any]) -> None:
