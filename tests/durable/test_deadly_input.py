@@ -14,7 +14,7 @@ from distributed import Client, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphDropped
-from paceline.scheduler.server.comm.transport import PeerFacts
+from paceline.scheduler.server.comm.sockets import PeerFacts
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
 from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection

@@ -146,8 +146,9 @@ def test_missing_log_is_not_continued(
 #: A preload with which the scheduler process fails once at each of four moments.
 FAILS_EARLY = """
 import os, pathlib, signal
-from paceline.scheduler.server.durable import durability, durable_comm
-from paceline.scheduler.server.durable.durable_comm import DurableComm
+from paceline.scheduler.server.durable.adoption import Adoption
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.server import Server
 def fail(moment):
     order = pathlib.Path(__file__).with_name(moment)
     if order.exists():
@@ -155,15 +156,17 @@ def fail(moment):
         if moment == "continued":
             raise OSError(moment)
         os.kill(os.getpid(), signal.SIGKILL)
-class FailingComm(DurableComm):
-    def begin(self):
-        fail("accepted")
-        super().begin()
-    def collect(self, frames):
-        fail("opened" if self._transport else "continued")
-        super().collect(frames)
+def let_fail(cls, name, moment):
+    method = getattr(cls, name)
+    def failing(self, *args):
+        result = method(self, *args) if moment == "accepted" else None
+        fail(moment)
+        return result or method(self, *args)
+    setattr(cls, name, failing)
+let_fail(KeeperChannel, "keep", "accepted")
+let_fail(Server, "_opened", "opened")
+let_fail(Adoption, "begin", "continued")
 def dask_setup(scheduler):
-    durability.DurableComm = durable_comm.DurableComm = FailingComm
     fail("started")
 """
 

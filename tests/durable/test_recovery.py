@@ -22,7 +22,7 @@ from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
-from paceline.scheduler.server.comm.transport import PeerFacts
+from paceline.scheduler.server.comm.sockets import PeerFacts
 from paceline.scheduler.server.durable.counters import transferred
 from paceline.scheduler.server.durable.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel

@@ -17,7 +17,7 @@ from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.invariants import validate_state
-from paceline.scheduler.server.comm.transport import PeerFacts
+from paceline.scheduler.server.comm.sockets import PeerFacts
 from paceline.scheduler.server.durable.adoption import Adoption
 from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel

@@ -54,22 +54,22 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-def count_attempts(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def count_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows with each attempt to connect."""
-    ports: list[int] = []
-    connect = scheduler.server.transport.connect
+    addresses: list[str] = []
+    parts = pool_module.parts
 
-    async def counted(scheme: str, host: str, port: int) -> Any:
-        ports.append(port)
-        return await connect(scheme, host, port)
+    def counted(address: str) -> Any:
+        addresses.append(address)
+        return parts(address)
 
-    monkeypatch.setattr(scheduler.server.transport, "connect", counted)
-    return ports
+    monkeypatch.setattr(pool_module, "parts", counted)
+    return addresses
 
 
 async def test_connecting_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduler_with("30s") as scheduler:
-        attempts = count_attempts(scheduler, monkeypatch)
+        attempts = count_attempts(monkeypatch)
         with refusing_socket() as (sock, address):
             call = asyncio.create_task(scheduler.server.rpc_call(address, WorkerVersions()))
             while len(attempts) < 3:
@@ -102,7 +102,7 @@ async def test_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_removed_worker_ends_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduler_with("1h") as scheduler:
-        attempts = count_attempts(scheduler, monkeypatch)
+        attempts = count_attempts(monkeypatch)
         with refusing_socket() as (_, address):
             peer = await worker(scheduler, address=address)
             asked = [
@@ -121,7 +121,7 @@ async def test_a_removed_worker_ends_the_attempts(monkeypatch: pytest.MonkeyPatc
 
 async def test_permanent_errors_are_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduler_with("1h") as scheduler:
-        attempts = count_attempts(scheduler, monkeypatch)
+        attempts = count_attempts(monkeypatch)
         with pytest.raises(OSError, match="needs certificates"):
             await scheduler.server.rpc_call("tls://127.0.0.1:1", WorkerVersions())
         assert len(attempts) == 1

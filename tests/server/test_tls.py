@@ -19,7 +19,8 @@ from distributed.security import Security
 from paceline.protocol import messages as m
 from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
 from paceline.scheduler.server.comm.backends import backends
-from paceline.scheduler.server.comm.transport import EncryptionRequiredError, Transport
+from paceline.scheduler.server.comm.errors import EncryptionRequiredError
+from paceline.scheduler.server.comm.transport import Transport
 from paceline.scheduler.server.scheduler import Scheduler
 from paceline.workers_compat.security.tls_config import Tls, certificate_names, read
 

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
 from paceline.scheduler.server.comm.backends import backends
-from paceline.scheduler.server.comm.sockets import set_socket_options
-from paceline.scheduler.server.comm.transport import Comm, PeerFacts, Transport
+from paceline.scheduler.server.comm.sockets import PeerFacts, set_socket_options
+from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.workers_compat.security.tls_config import Tls
 
 

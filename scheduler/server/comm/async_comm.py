@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.framing import Allocator, frame_nbytes
 
-from .transport import WRITE_HIGH_WATER_NBYTES, Buffer, Comm, PeerFacts, Transport
+from .sockets import PeerFacts
+from .transport import WRITE_HIGH_WATER_NBYTES, Comm, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 

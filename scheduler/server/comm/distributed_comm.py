@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.workers_compat import foreign_comm
 from paceline.workers_compat.security.tls_config import Tls
 
 from .async_comm import AsyncComm
-from .transport import Buffer, Comm, Listener, PeerFacts, Transport
+from .sockets import PeerFacts
+from .transport import Comm, Listener, Transport
 
 
 class DistributedComm(AsyncComm):

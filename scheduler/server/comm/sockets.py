@@ -1,4 +1,4 @@
-"""Create sockets: bound to all address families of a host, with options that detect dead peers."""
+"""Sockets: bound to all address families of a host, with options that detect dead peers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.config import config
 from paceline.workers_compat.security.tls_config import certificate_names
-from tornado import netutil
-
-from .transport import PeerFacts
+from tornado.netutil import bind_sockets as bind_to_port
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.
 BIND_ATTEMPTS = 5
@@ -25,12 +24,27 @@ KEEPALIVE_SECONDS = 30
 KEEPALIVE_PROBES = 10
 
 
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """Facts about a connection when it opens.
+
+    Attributes:
+        outgoing: whether this end connected.
+        names: names in the peer's certificate; () without TLS.
+    """
+
+    peer_address: str
+    local_address: str
+    outgoing: bool
+    names: tuple[str, ...] = ()
+
+
 def bind_sockets(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to a port of `host`, in all of its address families. Raises OSError."""
     for _ in range(BIND_ATTEMPTS - 1 if port == 0 else 0):
         with contextlib.suppress(OSError):
-            return netutil.bind_sockets(port, host)
-    return netutil.bind_sockets(port, host)
+            return bind_to_port(port, host)
+    return bind_to_port(port, host)
 
 
 def bound(sockets: Sequence[socket.socket]) -> tuple[str, int]:

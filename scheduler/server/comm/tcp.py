@@ -11,18 +11,17 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Allocator, FrameReader, Frames, pack_frames
 
 from .accepting import SocketAcceptor, SocketListener, in_tasks
-from .sockets import bind_sockets, bound, set_socket_options, socket_facts
+from .sockets import PeerFacts, bind_sockets, bound, set_socket_options, socket_facts
 from .transport import (
     WRITE_HIGH_WATER_NBYTES,
     WRITE_LOW_WATER_NBYTES,
-    Buffer,
     Comm,
     Listener,
-    PeerFacts,
     Transport,
 )
 
@@ -30,7 +29,17 @@ from .transport import (
 JOIN_MAX_NBYTES = 128 * 2**10
 
 
-class TcpComm(Comm, asyncio.BufferedProtocol):
+class _Protocol(asyncio.BufferedProtocol):
+    """Passes the calls of the event loop to a comm, which is no protocol so that it is compiled."""
+
+    def __init__(self, comm: TcpComm) -> None:
+        for name in ("connection_made", "connection_lost", "get_buffer", "buffer_updated"):
+            setattr(self, name, getattr(comm, name))
+        for name in ("pause_writing", "resume_writing", "eof_received"):
+            setattr(self, name, getattr(comm, name))
+
+
+class TcpComm(Comm):
     """A connection over a plain socket."""
 
     scheme = "tcp"
@@ -38,13 +47,19 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     def __init__(self, owner: Transport, outgoing: bool) -> None:
         super().__init__(owner, PeerFacts("", "", outgoing))
         self._reader = FrameReader(owner.limits, owner.scratch, owner.handshake_limits)
-        get_buffer = self._reader.get_buffer
-        self.get_buffer: Callable[[int], memoryview] = get_buffer  # type: ignore[assignment]
         self._transport: Any = None  # while the connection is open
         self._out: list[Buffer] = []
         self._out_nbytes = 0
 
-    # called by asyncio
+    def protocol(self) -> asyncio.BufferedProtocol:
+        """Return what the event loop calls."""
+        return _Protocol(self)
+
+    # called by the event loop
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory that receives what is read next."""
+        return self._reader.get_buffer(sizehint)
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -89,7 +104,7 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self._transport = None
-        del self._reader, self.get_buffer  # release the frames of an incomplete message
+        self._reader = FrameReader()  # release the frames of an incomplete message
         self._out.clear()
         self._out_nbytes = 0
         reason = self._reason or (f"{type(error).__name__}: {error}" if error else "closed")
@@ -98,9 +113,9 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     # called by the server
 
     def collect(self, frames: Sequence[Buffer]) -> None:
-        pieces = pack_frames(frames)
-        self._out += pieces
-        self._out_nbytes += sum(map(len, pieces))
+        for piece in pack_frames(frames):
+            self._out.append(piece)
+            self._out_nbytes += len(piece)
 
     def flush(self) -> None:
         self._dirty = False
@@ -178,16 +193,15 @@ class TcpBackend:
     async def open(self, comm: TcpComm, sock: socket.socket) -> bool:
         """Connect a comm to its socket. Return False if the peer has closed it."""
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: comm, sock)
+            await asyncio.get_running_loop().connect_accepted_socket(comm.protocol, sock)
         except OSError:
             sock.close()
             return False
         return True
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        _, comm = await asyncio.get_running_loop().create_connection(
-            lambda: TcpComm(transport, outgoing=True), host, port
-        )
+        comm = TcpComm(transport, outgoing=True)
+        await asyncio.get_running_loop().create_connection(comm.protocol, host, port)
         return comm
 
 

@@ -19,16 +19,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import Tls, certificate_names
 
+from .errors import FatalConnectError
 from .tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
 from .transport import (
     WRITE_HIGH_WATER_NBYTES,
     WRITE_LOW_WATER_NBYTES,
-    Buffer,
     Comm,
-    FatalConnectError,
     Listener,
     Transport,
 )
@@ -190,7 +190,7 @@ class TlsBackend(TcpBackend):
         comm = TlsComm(transport, True, self._tls)
         try:
             await asyncio.get_running_loop().create_connection(
-                lambda: comm,
+                comm.protocol,
                 host,
                 port,
                 ssl=self._tls.connect,
@@ -216,7 +216,7 @@ class TlsBackend(TcpBackend):
         comm = self.new_comm(transport)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: comm,
+                comm.protocol,
                 sock,
                 ssl=self._tls.listen,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,

@@ -11,15 +11,16 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, Frames, Limits
 from paceline.workers_compat.addressing import join_host_port
 
-logger = logging.getLogger("distributed.scheduler")
+from .errors import EncryptionRequiredError
+from .sockets import PeerFacts
 
-Buffer = bytes | bytearray | memoryview
+logger = logging.getLogger("distributed.scheduler")
 
 #: A peer with more unwritten bytes is slow: ``CommEvents.paused`` is called.
 WRITE_HIGH_WATER_NBYTES = 4 * 2**20
@@ -27,25 +28,6 @@ WRITE_HIGH_WATER_NBYTES = 4 * 2**20
 WRITE_LOW_WATER_NBYTES = 2**20
 #: Schemes without encryption.
 PLAIN_SCHEMES = frozenset({"tcp", "ws"})
-
-
-class FatalConnectError(ConnectionError):
-    """Connecting failed, and a retry would fail, too, for example with a rejected certificate."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerFacts:
-    """Facts about a connection when it opens.
-
-    Attributes:
-        outgoing: whether this end connected.
-        names: names in the peer's certificate; () without TLS.
-    """
-
-    peer_address: str
-    local_address: str
-    outgoing: bool
-    names: tuple[str, ...] = ()
 
 
 class CommEvents(Protocol):
@@ -89,10 +71,6 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Stop accepting connections; open ones stay."""
-
-
-class EncryptionRequiredError(FatalConnectError, RuntimeError):
-    """Raised if ``distributed.comm.require-encryption`` is set; stock raises RuntimeError."""
 
 
 class Comm(ABC):

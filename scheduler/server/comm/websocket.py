@@ -1,118 +1,38 @@
-"""The comm of ``ws://`` and ``wss://``, compatible with stock's.
+"""Listen and connect with ``ws://`` and ``wss://``, compatible with stock.
 
-A message is a frame with the number of the others (eight bytes, little-endian), then these frames,
-each in a binary web socket message. Tornado owns the sockets. If the port is that of the HTTP
-pages, its server is shared, and the path ``/`` serves both (as in stock).
+Tornado owns the sockets. If the port is that of the HTTP pages, its server is shared, and the path
+``/`` serves both (as in stock).
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
-import struct
-from collections.abc import Sequence
 from typing import Any
 
 from paceline.scheduler.server.http.server import HttpServer
 from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
 from paceline.workers_compat.security.tls_config import Tls
-from tornado import web
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.iostream import StreamClosedError
-from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_connect
+from tornado.web import Application
+from tornado.websocket import WebSocketHandler, websocket_connect
 
 from .accepting import HANDSHAKES_MAX, SocketAcceptor, SocketListener
-from .async_comm import AsyncComm
-from .sockets import bind_sockets, bound, set_socket_options, socket_facts
+from .errors import FatalConnectError
+from .sockets import PeerFacts, bind_sockets, bound, set_socket_options, socket_facts
 from .tls import HANDSHAKE_SECONDS, Refusals, no_certificates, why
-from .transport import Buffer, Comm, FatalConnectError, Listener, PeerFacts, Transport
+from .transport import Comm, Listener, Transport
+from .websocket_comm import FRAME_MAX_NBYTES, WebSocketComm
 
 logger = logging.getLogger("distributed.scheduler")
 
-_COUNT = struct.Struct("<Q")
 #: Time-out of connecting, seconds.
 CONNECT_SECONDS = 20.0
-#: The largest frame that is read; stock's peers shard frames into smaller ones.
-FRAME_MAX_NBYTES = 2**30
 #: The largest body of an HTTP request on the port of web sockets. Requests that open a web socket
 #: have no body.
 BODY_MAX_NBYTES = 2**16
-
-
-class WebSocketComm(AsyncComm):
-    """A connection over a web socket.
-
-    Args:
-        socket: tornado's handler (accepted) or connection (outgoing), with ``write_message`` and
-            ``close``.
-        stream: its iostream.
-    """
-
-    def __init__(self, owner: Transport, socket: Any, stream: Any, facts: PeerFacts) -> None:
-        super().__init__(owner, facts)
-        self._socket = socket
-        self._stream = stream
-        self._frames: list[Any] = []
-        self._missing = 0
-        self._nbytes_in = 0
-        self._limits = owner.handshake_limits or owner.limits
-
-    async def send(self, frames: Sequence[Buffer]) -> None:
-        try:
-            self._socket.write_message(_COUNT.pack(len(frames)), binary=True)
-            for frame in frames:
-                written = self._socket.write_message(bytes(frame), binary=True)
-                if self._stream.writing():
-                    await written
-        except (WebSocketClosedError, StreamClosedError) as error:
-            raise ConnectionError(str(error) or "closed") from error
-
-    def end(self) -> None:
-        self._socket.close()
-
-    def close_now(self) -> None:
-        self._stream.close()
-
-    def admit(self) -> None:
-        self._limits = self._owner.limits
-        protocol = getattr(self._socket, "ws_connection", None) or self._socket.protocol
-        protocol.params.max_message_size = FRAME_MAX_NBYTES
-
-    def received(self, data: Any) -> None:
-        """Process one web socket message."""
-        if self._closing:
-            return
-        if not isinstance(data, bytes):
-            self.drop("malformed frame: text instead of bytes")
-        elif self._missing:
-            self._nbytes_in += len(data)
-            limit = self._limits.max_message_nbytes
-            if self._nbytes_in > limit:
-                self.drop(f"malformed frame: a message of more than {limit} bytes")
-                return
-            self._frames.append(data)
-            self._missing -= 1
-            if not self._missing:
-                self._complete()
-        else:
-            self._begin(data)
-
-    def _begin(self, data: bytes) -> None:
-        if len(data) != _COUNT.size:
-            self.drop(f"malformed frame: a count of frames of {len(data)} bytes")
-            return
-        (count,) = _COUNT.unpack(data)
-        if count > self._limits.max_frames:
-            self.drop(f"malformed frame: {count} frames in a message")
-            return
-        self._missing, self._frames, self._nbytes_in = count, [], 0
-        if not count:
-            self._complete()
-
-    def _complete(self) -> None:
-        frames, self._frames = self._frames, []
-        self.message_received(frames)
 
 
 class PeerHandler(WebSocketHandler):
@@ -169,7 +89,7 @@ class WebSocketBackend:
         if self.scheme == "wss" and self._tls.listen is None:
             raise ValueError(no_certificates(f"wss://{join_host_port(host, port)}"))
         server = ConnectionServer(
-            web.Application([("/.*", PeerHandler, self.arguments(transport))]),
+            Application([("/.*", PeerHandler, self.arguments(transport))]),
             HttpLimits(
                 connections=HANDSHAKES_MAX,
                 idle_seconds=HANDSHAKE_SECONDS,

@@ -94,7 +94,7 @@ class Adoption:
 
     async def connect(self, sock: socket.socket) -> None:
         """Connect the comm to its socket, and complete the peer."""
-        await self._server.loop.connect_accepted_socket(lambda: self.comm, sock)
+        await self._server.loop.connect_accepted_socket(self.comm.protocol, sock)
         if self.peer.connection.phase != "handshake" and not self.peer.closed:
             self.peer.admit()
         self.peer.apply_pauses()

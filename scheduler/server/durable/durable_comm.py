@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.compression import Buffer
+from paceline.protocol.framing import pack_frames
 from paceline.scheduler.server.comm.sockets import bind_sockets
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
-from paceline.scheduler.server.comm.transport import Buffer, Transport
+from paceline.scheduler.server.comm.transport import Transport
 
 from .past_connection import NOT_KEPT, PastConnection
 
@@ -65,7 +66,9 @@ class DurableComm(TcpComm):
             self._reader = past.reader
             self._out = [bytes(past.unsent)] if past.unsent else []
             self._out_nbytes = len(past.unsent)
-        self.get_buffer = lambda sizehint: owner.scratch
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._owner.scratch
 
     def begin(self) -> None:
         if self._past is None:
@@ -92,7 +95,6 @@ class DurableComm(TcpComm):
         self._recorder.closed(self.number)
         self._keeper.release(self.number)
         super().connection_lost(error)
-        self._reader = FrameReader()  # for `capture`: messages that were read may wait
 
     def collect(self, frames: Sequence[Buffer]) -> None:
         pieces = pack_frames(frames)

@@ -23,6 +23,8 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from paceline.protocol.compression import Buffer
+
 #: Version of the format of segments and of the records in them, which another release may read.
 FORMAT = 4
 #: First line of a segment.
@@ -37,8 +39,6 @@ SEGMENT_NAME = "segment-{:08d}.log"
 SEGMENT_PATTERN = re.compile(r"segment-(\d{8})\.(log|tmp)")
 
 _HEADER = Struct("<IIII")
-
-Buffer = bytes | bytearray | memoryview
 
 
 class RecoveryError(Exception):
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
     kind: int
     connection: int
-    body: memoryview
+    body: Buffer
 
 
 class LogSegment:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.protocol.compression import Buffer
     from paceline.protocol.connection import Connection
     from paceline.protocol.framing import Frames
-    from paceline.scheduler.server.comm.transport import PeerFacts
+    from paceline.scheduler.server.comm.sockets import PeerFacts
 
 
 class CompilingGraph(NamedTuple):

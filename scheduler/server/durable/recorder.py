@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.protocol.compression import Buffer
     from paceline.protocol.framing import Frames
     from paceline.scheduler.core.stimuli import Stimulus
-    from paceline.scheduler.server.comm.transport import PeerFacts
+    from paceline.scheduler.server.comm.sockets import PeerFacts
 
     from .kept import Progress
     from .log import Log

@@ -19,7 +19,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.comm.addresses import parts
-from paceline.scheduler.server.comm.transport import FatalConnectError
+from paceline.scheduler.server.comm.errors import FatalConnectError
 from paceline.scheduler.server.requests.api import RemoteError, op_name
 from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
