@@ -11,7 +11,7 @@ affects no other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, Union
 
@@ -331,9 +331,8 @@ class Codec:
             LocalProtocolError: `value` cannot be encoded.
         """
         if type(value) is list and value:
-            kinds = set(map(type, value))
-            if all(issubclass(kind, Message) for kind in kinds):
-                return self.encode_batch(value, kinds)
+            if all(isinstance(message, Message) for message in value):
+                return self.encode_batch(value)
         elif isinstance(value, Message) and not isinstance(value, Request):
             (value,) = _with_sets_encoded([value])
             return self._pack(value)
@@ -341,19 +340,13 @@ class Codec:
         writer.frames[0] = writer.pack(_messages_to_dicts(value))
         return writer.frames
 
-    def encode_batch(self, messages: list[Any], kinds: Set[type]) -> Frames:
-        """Return the frames of a batch.
-
-        Args:
-            messages: ``Message`` objects.
-            kinds: their classes.
+    def encode_batch(self, messages: list[Any]) -> Frames:
+        """Return the frames of a batch of ``Message`` objects.
 
         Raises:
             LocalProtocolError: a message cannot be encoded.
         """
-        if not kinds.isdisjoint(_UNTYPED):
-            messages = _with_sets_encoded(messages)
-        return self._pack(messages)
+        return self._pack(_with_sets_encoded(messages))
 
     def _pack(self, value: Any) -> Frames:
         """Return frame 0, the msgpack of `value`, and the frames of its payloads."""

@@ -111,7 +111,7 @@ class Value:
     value: Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Batch:
     """Messages of a stream, in order. Do not modify it; it is not frozen only to save time.
 
@@ -123,7 +123,12 @@ class Batch:
     """
 
     messages: list[Any]
-    more: Iterator[list[Any]] | None = None
+    more: Iterator[list[Any]] | None
+
+    # written out, so that mypyc compiles it
+    def __init__(self, messages: list[Any], more: Iterator[list[Any]] | None = None) -> None:
+        self.messages = messages
+        self.more = more
 
 
 Event = HandshakeDone | RequestReceived | Value | Batch
@@ -286,13 +291,13 @@ class Connection:
 
     def _truncate_at_close(self, messages: list[Any]) -> bool:
         """Remove the messages after a ``CloseStream``; return whether `messages` contain one."""
-        if CloseStream not in set(map(type, messages)):
-            return False
-        last = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
-        del messages[last + 1 :]
-        if (self.phase, "close") in PHASES:  # it may have closed before this piece was decoded
-            self._move("close")
-        return True
+        for position, message in enumerate(messages):
+            if type(message) is CloseStream:
+                del messages[position + 1 :]
+                if (self.phase, "close") in PHASES:  # not if it closed before this was decoded
+                    self._move("close")
+                return True
+        return False
 
     def _receive_one(self, frames: Sequence[Buffer]) -> Event:
         """Decode a message of the RPC phase."""
@@ -308,16 +313,18 @@ class Connection:
 
     def _send_batch(self, messages: list[Any]) -> Frames:
         """Encode messages of a stream. Dicts are messages of plugins, which have their own ops."""
-        kinds = set(map(type, messages))
-        unexpected = kinds - _ALLOWED[self._out]
-        if not unexpected:
-            frames = self.codec.encode_batch(messages, kinds)
-        elif unexpected == {dict}:
-            frames = self.codec.encode(messages)
-        else:
-            unexpected.discard(dict)
-            names = ", ".join(sorted(kind.__name__ for kind in unexpected))
-            raise LocalProtocolError(f"{names} cannot be sent from {self._out.replace('_', ' ')}")
-        if CloseStream in kinds and type(messages[-1]) is CloseStream:
+        allowed = _ALLOWED[self._out]
+        has_dicts = False
+        for message in messages:
+            kind = type(message)
+            if kind is dict:
+                has_dicts = True
+            elif kind not in allowed:
+                raise LocalProtocolError(
+                    f"{kind.__name__} cannot be sent from {self._out.replace('_', ' ')}"
+                )
+        encode = self.codec.encode if has_dicts else self.codec.encode_batch
+        frames = encode(messages)
+        if messages and type(messages[-1]) is CloseStream:
             self._move("close")
         return frames
