@@ -430,13 +430,13 @@ def test_tasks_whose_resource_was_removed_are_recalled(make_env: MakeEnv) -> Non
     env = make_env()
     env.join("w0", nthreads=4, resources={"gpu": 2})
     gpu_tasks(env, 3)
-    assert env.request(m.SetResources(worker="w0", resources={"gpu": 1})) == "OK"
+    env.feed(m.SetResources(worker="w0", resources={"gpu": 1}))
     env.expect()
-    assert env.request(m.SetResources(worker="w0", resources={"gpu": 0})) == "OK"
+    env.feed(m.SetResources(worker="w0", resources={"gpu": 0}))
     assert len(env.take()) == 3
     env.give_back(("train", 0), state="executing")
     env.give_back(("train", 1), state="constrained")
     env.finish(("train", 2))
     assert env.states(*tasks(3, "train")) == ["processing", "no-worker", "memory"]
-    env.request(m.SetResources(worker="w0", resources={"gpu": 1}))
+    env.feed(m.SetResources(worker="w0", resources={"gpu": 1}))
     assert env.states(("train", 1)) == ["processing"]

@@ -114,10 +114,11 @@ def test_memory_that_no_data_accounts_for(env: Env) -> None:
 
 def test_resources_change(duo: Env) -> None:
     duo.submit({"x": []}, annotations={"x": AnnotationSet(resources={"gpu": 1})})
-    assert duo.request(m.SetResources(worker="w1", resources={"gpu": 1})) == "OK"
+    duo.feed(m.SetResources(worker="w1", resources={"gpu": 1}))
     duo.expect("w1: compute-task x using gpu=1")
     assert duo.worker("w1").used_resources == {"gpu": 1}
-    assert duo.request(m.SetResources(worker="nobody", resources={"gpu": 1})) == "not found"
+    duo.feed(m.SetResources(worker="nobody", resources={"gpu": 1}))
+    assert duo.state.resources == {"gpu": {"w1": 1}}
 
 
 @pytest.mark.parametrize("status", ["paused", "closing_gracefully", "closing"])
@@ -236,10 +237,11 @@ def test_the_last_worker_is_lost(duo: Env) -> None:
 
 
 def test_a_worker_is_removed_by_request(duo: Env) -> None:
-    assert duo.request(WorkerRemoved("w0", expected=True, close=False)) == "OK"
+    duo.feed(WorkerRemoved("w0", expected=True, close=False))
     duo.expect("driver: drop-worker-connection w0", "w1: remove-worker w0")
-    assert duo.request(WorkerRemoved("w0")) == "already-removed"
+    duo.feed(WorkerRemoved("w0"))
     duo.expect()
+    assert set(duo.state.workers) == {"w1"}
 
 
 # ------------------------------------------------------------------ blame

@@ -241,10 +241,8 @@ def handle_set_resources(turn: Turn, message: m.SetResources) -> None:
     """
     ws = turn.state.workers.get(message.worker)
     if ws is None:
-        turn.reply(turn.request_id, "not found")
         return
     set_resources(turn.state, ws, message.resources or {})
-    turn.reply(turn.request_id, "OK")
     recall_tasks(turn, ws, [ts for ts in ws.processing if _exceeds_resources(ts, ws)])
     use_worker(turn, ws)
 
@@ -324,7 +322,6 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     state = turn.state
     ws = state.workers.get(gone.address)
     if ws is None:
-        turn.reply(turn.request_id, "already-removed")
         return
     turn.log(
         INFO,
@@ -358,7 +355,6 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
         state.bandwidth_workers.pop((other, ws.address), None)
         turn.to_worker(other, m.RemoveWorker(worker=ws.address, stimulus_id=turn.stimulus_id))
     fill_slots(turn)
-    turn.reply(turn.request_id, "OK")
 
 
 def _unregister(state: SchedulerState, ws: WorkerState) -> None:
