@@ -23,12 +23,9 @@ from paceline.scheduler.core.lifecycle.restart import forget_everything
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import ClientState, TaskState
-from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET, SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys
 from paceline.scheduler.core.turn import INFO, WARNING, Registry, Turn
-
-#: Name of the client that holds keys submitted with ``fire_and_forget``.
-FIRE_AND_FORGET = "fire-and-forget"
 
 #: Part of the names of clients inside tasks: ``Client-worker-...``.
 WORKER_CLIENT = "-worker-"

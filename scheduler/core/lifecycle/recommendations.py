@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from paceline.scheduler.core.state.model import ClientState, TaskState
-from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET, SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
@@ -123,7 +123,7 @@ def release_desire(ts: TaskState, cs: ClientState, recs: Recs) -> None:
 
 def end_fire_and_forget(state: SchedulerState, ts: TaskState, recs: Recs) -> None:
     """Release the desire of ``fire-and-forget`` for `ts`, which has finished."""
-    cs = state.clients["fire-and-forget"]
+    cs = state.clients[FIRE_AND_FORGET]
     if ts in cs.wants_what:
         release_desire(ts, cs, recs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
@@ -35,6 +35,9 @@ from .worker_loads import WorkerLoads
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.ports import ErrorPort, PluginPort
+
+#: Name of the client that holds keys submitted with ``fire_and_forget``.
+FIRE_AND_FORGET: Final = "fire-and-forget"
 
 
 class SchedulerState:
@@ -115,7 +118,7 @@ class SchedulerState:
         self.plugins = plugins
         self.tasks: dict[Key, TaskState] = {}
         self.workers: dict[str, WorkerState] = {}
-        self.clients: dict[str, ClientState] = {"fire-and-forget": ClientState("fire-and-forget")}
+        self.clients: dict[str, ClientState] = {FIRE_AND_FORGET: ClientState(FIRE_AND_FORGET)}
         self.aliases: dict[Any, str] = {}
         self.host_info: dict[str, dict[str, Any]] = {}
         self.resources: dict[str, dict[str, float]] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from paceline.scheduler.core.handlers.clients import FIRE_AND_FORGET
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.policy import admission, scaling
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskPrefix
+from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.state.task_states import TASK_STATES
 from paceline.scheduler.extensions.semaphores import Semaphores
