@@ -20,6 +20,8 @@ WARNING: Final = 30
 ERROR: Final = 40
 CRITICAL: Final = 50
 
+#: A log line names at most this many keys.
+KEYS_IN_LOG_LINE = 20
 #: Budget of turns that need not end early.
 NO_BUDGET = 2**62
 

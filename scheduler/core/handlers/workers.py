@@ -12,11 +12,7 @@ from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.recommendations import Recs
-from paceline.scheduler.core.lifecycle.removal import (
-    KEYS_IN_LOG_LINE,
-    begin_worker_removal,
-    lose_data,
-)
+from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
@@ -36,7 +32,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
-from paceline.scheduler.core.turn import ERROR, INFO, WARNING, Registry, Turn
+from paceline.scheduler.core.turn import ERROR, INFO, KEYS_IN_LOG_LINE, WARNING, Registry, Turn
 
 from .admission import learn_memory
 from .availability import availability_changed, refresh_no_workers, use_worker

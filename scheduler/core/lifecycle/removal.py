@@ -15,7 +15,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.state.deferred import WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
-from paceline.scheduler.core.turn import ERROR, WARNING, Turn
+from paceline.scheduler.core.turn import ERROR, KEYS_IN_LOG_LINE, WARNING, Turn
 
 from . import accounting
 from .failures import Failure
@@ -30,8 +30,6 @@ WORKER_LOSSES_FACTOR = 3
 QUICK_SECONDS = 0.01
 #: Maximum number of tasks that are blamed because the tasks before them are quick.
 UNREPORTED_MAX = 10
-#: A log line names at most this many keys.
-KEYS_IN_LOG_LINE = 20
 #: Tasks examined for one report of lost data and its dependents; beyond it, they are reported as
 #: later turns forget them.
 LOST_REPORT_MAX = 20_000

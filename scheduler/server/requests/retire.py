@@ -22,6 +22,7 @@ from paceline.scheduler.core.stimuli import (
     SetWorkerStatus,
     WorkerRemoved,
 )
+from paceline.scheduler.core.turn import KEYS_IN_LOG_LINE
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.security.unpickling import deserialize_or_raise, unpickle
 
@@ -40,8 +41,6 @@ PATIENCE_SECONDS = 30.0
 FRUITLESS_ROUNDS_MAX = 10
 #: Pause after such a request, seconds.
 FRUITLESS_PAUSE_SECONDS = 0.1
-#: Keys that a log line names.
-KEYS_IN_LOG_LINE = 20
 #: Interval in which the arrival of data is checked, seconds: shorter for fewer keys.
 POLL_MIN_SECONDS, POLL_MAX_SECONDS, POLL_SECONDS_PER_KEY = 0.01, 0.5, 0.0025
 
