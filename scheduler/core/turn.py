@@ -139,8 +139,8 @@ class Turn:
     def call_at(self, when: float, callback: Callable[[Turn], None]) -> int:
         """Call ``callback`` with a turn at ``when``, seconds since the epoch.
 
-        ``callback`` is a method or a ``partial`` of one, so that the state can be pickled.
-        Return the timer's number.
+        ``callback`` is a method, a function of a module, or a ``partial`` of one of these, so that
+        the state can be pickled. Return the timer's number.
         """
         timer_id = next(self.state.timer_ids)
         self.state.timers[timer_id] = callback

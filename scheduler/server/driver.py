@@ -1,8 +1,8 @@
 """The driver of the core: reads the clock, feeds stimuli, and sends what the core produced.
 
 The output of the core is collected in one outbox. Once everything that was read in a wake-up of the
-event loop has been handled, ``flush`` empties it: one batch per peer, clients first, then replies,
-then workers, then instructions.
+event loop has been handled, ``flush`` empties it: messages to clients first, then replies, messages
+to workers and instructions.
 """
 
 from __future__ import annotations
