@@ -19,7 +19,11 @@ ReportedTask: TypeAlias = tuple[str, str | None, int]
 
 @dataclass(slots=True)
 class SettleWorker:
-    """Prepare a comparison with a worker's state. Replies when the worker may make its report."""
+    """Prepare a comparison with a worker's state. Replies when the worker may make its report.
+
+    Attributes:
+        address: address of the worker.
+    """
 
     address: str
 
@@ -29,6 +33,7 @@ class WorkerReport:
     """A worker's state, to be compared after ``SettleWorker``. Replies when that is done.
 
     Attributes:
+        address: address of the worker.
         tasks: the tasks that the worker knows.
         keys: results that it holds, except actors.
     """
@@ -40,7 +45,11 @@ class WorkerReport:
 
 @dataclass(slots=True)
 class EndComparison:
-    """Forget the comparison with a worker, which does not answer."""
+    """Forget the comparison with a worker, which does not answer.
+
+    Attributes:
+        address: address of the worker.
+    """
 
     address: str
 
