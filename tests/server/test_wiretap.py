@@ -174,7 +174,7 @@ async def test_absent_scheduler_is_retried_while_the_peer_waits() -> None:
         await until(lambda: not tap._tasks or writer.transport.is_closing())
 
 
-async def test_error_in_decoding_closes_no_connection() -> None:
+async def test_error_in_decoding_closes_no_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with tapped() as (far, tap, _):
 
         def fail(*args: Any) -> None:
@@ -184,6 +184,7 @@ async def test_error_in_decoding_closes_no_connection() -> None:
         _, writer = await dial(tap)
         writer.write(HELLO * 3)
         await until(lambda: far.got == HELLO * 3)
+        await until(lambda: "ZeroDivisionError" in caplog.text)
         writer.close()
 
 
