@@ -10,6 +10,7 @@ import pytest
 from dask._expr import LLGExpr
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.core.stimuli import GraphCommit
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import client, until, worker
@@ -26,6 +27,20 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 def keys() -> list[str]:
     return [f"a-task-with-a-name-{i}" for i in range(MANY)]
+
+
+def handled(scheduler: Scheduler, *kinds: type) -> list[Any]:
+    """Return a list that collects messages of these kinds as the core handles them."""
+    found: list[Any] = []
+    handlers = scheduler.server.core.handlers
+    for kind in kinds:
+
+        def noting(turn: Any, message: Any, handle: Any = handlers[kind]) -> None:
+            found.append(message)
+            handle(turn, message)
+
+        handlers[kind] = noting
+    return found
 
 
 async def test_client_that_releases_many_keys(scheduler: Scheduler) -> None:
@@ -70,6 +85,7 @@ def _placed(address: str) -> Any:
 
 async def test_many_messages_behind_a_graph_keep_their_order(scheduler: Scheduler) -> None:
     state = scheduler.server.state
+    found = handled(scheduler, GraphCommit, m.ClientDesiresKeys, m.ClientReleasesKeys)
     alice = await client(scheduler, "alice")
     dsk = {key: (sum, [i, 1]) for i, key in enumerate(keys())}
     expr = serialized_payload(
@@ -85,11 +101,17 @@ async def test_many_messages_behind_a_graph_keep_their_order(scheduler: Schedule
     alice.send([m.UpdateGraph(expr_ser=small, keys=["x"])])
     await until(lambda: keys()[0] in state.tasks)
     await until(lambda: list(state.tasks) == ["x"] and not state.deferred)
+    commit, desired, *released, last = found
+    assert (type(commit), commit.graph_id) == (GraphCommit, 1)
+    assert type(desired) is m.ClientDesiresKeys
+    assert [key for message in released for key in message.keys] == keys()
+    assert (type(last), last.graph_id) == (GraphCommit, 2)
 
 
 async def test_client_that_disconnects_in_the_middle(scheduler: Scheduler) -> None:
     state = scheduler.server.state
+    desired = handled(scheduler, m.ClientDesiresKeys)
     alice = await client(scheduler, "alice")
     alice.send([m.ClientDesiresKeys(keys=keys(), client="alice")])
     alice.writer.close()
-    await until(lambda: "alice" not in state.clients and not state.tasks)
+    await until(lambda: desired and "alice" not in state.clients and not state.tasks)
