@@ -1,4 +1,4 @@
-"""Tasks whose worker died of memory are tried once more alone on a worker before they are blamed."""
+"""Tasks whose worker ran out of memory are tried once more alone on a worker before they are blamed."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_busy_worker_is_closed_until_it_is_empty() -> None:
     [(ws, ts)] = whole.reserved.items()
     assert ts.key in dead and ts.state == "no-worker"
     found = explain(env.state, ts.key, env.now)
-    assert "for a whole worker, because its worker died of memory" in found["summary"]
+    assert "for a whole worker, because its worker ran out of memory" in found["summary"]
     assert f"{ws.address} is sent nothing else" in found["summary"]
     for key in [ts.key for ts in env.state.stealing.in_flight]:
         env.give_back(key, state="executing" if key in busy else "ready")
@@ -412,7 +412,7 @@ def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
     env.submit({"y": []}, client="bob")
     assert env.states("x", "y") == ["no-worker", "processing"]
     found = explain(env.state, "x", env.now)["summary"]
-    assert "died of memory; its share group alice has reached its cap of 0 tasks" in found
+    assert "ran out of memory; its share group alice has reached its cap of 0 tasks" in found
     env.feed(SetShare("alice", {"tasks": 1}))
     env.tick()
     assert list(env.state.whole.reserved.values()) == [env.task("x")]

@@ -292,7 +292,7 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     ),
     "paceline.scheduler.whole-worker-retry": (
         BOOL,
-        "Whether a task whose worker died of memory is tried again "
+        "Whether a task whose worker ran out of memory is retried "
         "[alone on a worker](worker-losses.md#whole-workers).",
     ),
     "paceline.scheduler.worker-ends": (

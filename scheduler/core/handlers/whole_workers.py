@@ -1,4 +1,4 @@
-"""Try tasks again with a whole worker for themselves, after their worker died of memory.
+"""Retry tasks alone on a worker, after their worker ran out of memory.
 
 Such a task is in state no-worker until a worker is empty. With each tick, workers are reserved for
 these tasks: an empty one, or else one that is sent nothing until it is empty. Tasks that it has not

@@ -140,7 +140,7 @@ def _advice(facts: Facts) -> str:
 
 
 def _waits_for_whole_worker(key: str, facts: Facts) -> str:
-    why = "because its worker died of memory"
+    why = "because its worker ran out of memory"
     text = f"{key} waits{lasting(facts)} for a whole worker, {why}"
     for address, n in facts["whole_worker"].items():
         return (
@@ -378,7 +378,7 @@ def _reason(reason: Facts) -> str:
     if kind == "occupied":
         return f"executes only given-up and second runs: {named(map(show, reason['keys']))}"
     if kind == "reserved":
-        return f"is reserved for {show(reason['key'])}, whose worker died of memory"
+        return f"is reserved for {show(reason['key'])}, whose worker ran out of memory"
     if kind == "ends":
         left, needs = seconds(reason["seconds_left"]), seconds(reason["needs"])
         return f"ends in {left}; the task is expected to take {needs}"

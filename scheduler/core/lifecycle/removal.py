@@ -70,8 +70,8 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
         keys = ", ".join([str(ts.key) for ts in first[:KEYS_IN_LOG_LINE]])
         turn.log(
             WARNING,
-            f"Worker {ws.address} died of memory; trying each task that may be the cause again "
-            f"with a whole worker for itself: {keys}",
+            f"Worker {ws.address} ran out of memory; retrying each task that may be the cause "
+            f"alone on a worker: {keys}",
         )
     elif not is_retried:
         state.whole.note_loss(ws, blamed, turn.now)

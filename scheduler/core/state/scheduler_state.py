@@ -60,7 +60,7 @@ class SchedulerState:
         loads: workers by load: idle, saturated, and those with free slots.
         admission: whether the memory of workers limits which tasks they are sent.
         ends: workers that reported when they end.
-        whole: tasks whose worker died of memory, and workers that are reserved for them.
+        whole: tasks whose worker ran out of memory, and workers that are reserved for them.
         scaling: requests of an adaptive cluster.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.

@@ -1,4 +1,4 @@
-"""Tasks whose worker died of memory, and the workers that are reserved for them."""
+"""Tasks whose worker ran out of memory, and the workers that are reserved for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .accounts import ShareGroup
 from .model import TaskState, WorkerState
 
-#: Share of its memory limit that a lost worker used at its last heartbeat if it died of memory.
+#: Share of its memory limit that a lost worker used at its last heartbeat if it ran out of memory.
 #: Workers pause there, and nannies restart them at 0.95 (``distributed.worker.memory``).
 MEMORY_SHARE = 0.8
 #: Seconds after the loss of a worker in which a report of its nanny counts.
@@ -33,7 +33,7 @@ class LostWorker:
 
 @dataclass(slots=True, eq=False)
 class WholeWorkers:
-    """Tasks that run alone on a worker, because a worker of theirs died of memory.
+    """Tasks that run alone on a worker, because a worker of theirs ran out of memory.
 
     Attributes:
         due: these tasks until they end; those in state no-worker wait for a whole worker.
@@ -59,7 +59,7 @@ class WholeWorkers:
         return bool(known or self.reported or self.lost)
 
     def is_memory_loss(self, ws: WorkerState) -> bool:
-        """Return whether `ws`, which is lost unexpectedly, most likely died of memory.
+        """Return whether `ws`, which is lost unexpectedly, most likely ran out of memory.
 
         Its nanny has reported it, it was paused, or its last heartbeat reported that its process
         used ``MEMORY_SHARE`` of the limit.
