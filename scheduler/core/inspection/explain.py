@@ -137,8 +137,10 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies
     if ts in state.whole.due:
-        reserved = state.whole.workers_of(ts)
-        out["whole_worker"] = {ws.address: len(ws.processing) for ws in reserved}
+        ws = state.whole.worker_of(ts)
+        out["whole_worker"] = (
+            None if ws is None else {"address": ws.address, "n_processing": len(ws.processing)}
+        )
         out["share"] = share_facts(state, ts)
     found = policy_facts(ts, now)
     if found is not None:

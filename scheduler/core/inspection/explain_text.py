@@ -142,10 +142,10 @@ def _advice(facts: Facts) -> str:
 def _waits_for_whole_worker(key: str, facts: Facts) -> str:
     why = "because its worker ran out of memory"
     text = f"{key} waits{lasting(facts)} for a whole worker, {why}"
-    for address, n in facts["whole_worker"].items():
-        return (
-            f"{text}. {address} is sent nothing else, and has {count(n, 'task')} to finish first."
-        )
+    worker = facts["whole_worker"]
+    if worker is not None:
+        left = count(worker["n_processing"], "task")
+        return f"{text}. {worker['address']} is sent nothing else, and has {left} to finish first."
     share = facts["share"]
     if share is not None and share["cap"]:
         return f"{text}; {_held(share)}"

@@ -71,9 +71,9 @@ class WholeWorkers:
         memory = float(ws.metrics.get("memory", 0))
         return ws.status == "paused" or memory >= MEMORY_SHARE * ws.memory_limit
 
-    def workers_of(self, ts: TaskState) -> list[WorkerState]:
-        """Return the worker that is reserved for `ts`, if there is one."""
-        return [ws for ws, other in self.reserved.items() if other is ts]
+    def worker_of(self, ts: TaskState) -> WorkerState | None:
+        """Return the worker that is reserved for `ts`, or None."""
+        return next((ws for ws, other in self.reserved.items() if other is ts), None)
 
     def n_kept(self, share: ShareGroup, ts: TaskState | None = None) -> int:
         """Return the number of places below its caps that `share` does not give to `ts`.
