@@ -99,7 +99,7 @@ COUNTERS: Final = {
     "paceline_repairs": "Differences to workers that were repaired after a restart",
     "paceline_memory_recalls": "Tasks recalled because their worker would run short of memory",
     "paceline_second_copies": "Copies requested because a worker with the only one may be lost",
-    "paceline_whole_worker_retries": "Tasks retried alone on a worker after their worker ran out of memory",
+    "paceline_whole_worker_retries": "Tasks retried alone after their worker ran out of memory",
     "paceline_second_runs": "Second runs of stragglers",
     "paceline_second_runs_won": "Second runs of stragglers that finished first",
     "paceline_share_tasks_finished": "Finished tasks of share groups",
