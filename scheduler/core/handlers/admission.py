@@ -20,13 +20,15 @@ from paceline.scheduler.core.turn import Turn
 
 from .stealing import recall_tasks
 
-#: Stock workers measure the memory of their process every 0.5 s. What they report of a task that
-#: has executed for a shorter time may be of the time before.
+#: The memory in a heartbeat is not that of a task which has executed for less than this time,
+#: seconds. Stock workers measure the memory of their process every 0.5 s, so the last measurement
+#: may precede the task.
 SAMPLE_SECONDS = 0.75
-#: Part of the limit by which results may have changed since the last heartbeat of an idle worker
-#: whose memory is taken as that of the idle process.
+#: The memory of a worker without tasks is that of the idle process if its results have changed by
+#: at most this share of the limit since the last heartbeat.
 STEADY = 0.01
-#: Part of the limit by which a worker may exceed it before tasks are recalled.
+#: Tasks of a worker are recalled if its expected memory exceeds the limit by more than this share
+#: of it.
 EXCESS = 0.1
 
 

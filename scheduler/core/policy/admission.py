@@ -24,26 +24,28 @@ from paceline.scheduler.core.state.worker_loads import has_free_slot, usable_thr
 from . import placement, worker_ends
 from .memory import held_nbytes
 
-#: Part of the memory that workers may use from which they are watched.
+#: A worker that is expected to use more than this share of its limit is watched.
 WATCHED = 0.7
-#: Part of it that the idle process counts at most: freed memory may not be returned to the system,
-#: and is used again.
+#: The memory of the idle process counts as at most this share of the limit, because a process may
+#: keep freed memory and use it again.
 IDLE_MAX = 0.5
-#: Part of what is left besides the idle process that the peak of one task counts at most.
+#: The peak of one task counts as at most this share of the limit minus the idle process.
 PEAK_MAX = 0.5
-#: Part of the memory that workers may use up to which a task always fits.
+#: A task that needs at most this share of the limit always fits.
 SMALL = 0.001
-#: A task that is not expected to free memory may soon end until it has executed for this time,
-#: seconds.
+#: A task that is not expected to free memory is expected to end soon until it has executed for this
+#: time, seconds.
 FRUITLESS_SECONDS = 2.0
-#: One that is expected to free memory may soon end for this time, or for this multiple of its mean
-#: duration if that is longer.
+#: A task that is expected to free memory is expected to end soon until it has executed for this
+#: time, or for this multiple of its average duration if that is longer.
 WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
-#: A task frees memory when it ends if running it takes more than this part of what workers may use.
+#: A task is expected to free memory when it ends if it uses more than this share of the limit
+#: besides its result.
 LARGE = 0.25
-#: Dependencies considered for what a task fetches and frees.
+#: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
-#: Workers considered for one task; of more, each time others.
+#: Maximum number of workers that are examined for one task. If there are more, each call examines
+#: others.
 WORKERS_MAX = 128
 
 

@@ -2,7 +2,7 @@
 
 Dask's queue sends root-ish tasks one by one to whichever worker has a free slot, so that neighbours
 in the graph land on different workers and their results travel. Here the worker that is sent the
-first task *claims* its siblings, those with the nearest common consumers first. It is sent them as
+first task *claims* its siblings, those with the nearest common dependents first. It is sent them as
 soon as they are ready, also beyond its slots, because tasks that follow the first ones would take
 these. Tasks without a claim start new batches, where a thread is free.
 
@@ -25,13 +25,13 @@ from paceline.scheduler.core.state.worker_loads import has_free_slot, taken_slot
 
 from . import admission, placement, worker_ends
 
-#: The dependencies of consumers with more of them are not siblings.
+#: The dependencies of a task with more dependencies than this are not siblings.
 DEPENDENCIES_MAX: Final = 32
-#: Consumers of a task among which the first in dask's order is looked for.
+#: Maximum number of dependents of a task that are compared to find the first in dask's order.
 DEPENDENTS_MAX: Final = 32
-#: Consumers above each other that are looked at.
+#: Maximum number of levels of dependents above a task, below which siblings are searched.
 LEVELS_MAX: Final = 8
-#: Tasks looked at for each one that may be claimed.
+#: Maximum number of tasks examined for each task that may be claimed.
 VISITS_PER_TASK: Final = 4
 
 #: States of a task that is not on a worker and may be claimed.
@@ -122,7 +122,7 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
 
 
 def _consumer_of_siblings(state: SchedulerState, ts: TaskState) -> TaskState | None:
-    """Return the first consumer of `ts`, or None if tasks with the same one are not co-assigned."""
+    """Return the first dependent of `ts`, or None if its dependencies are not co-assigned."""
     config = state.config
     if not ts.dependents or not config.coassigned_tasks or state.shares.has_user_priorities:
         return None

@@ -226,10 +226,10 @@ def _add_local(state: SchedulerState, queue: ShareQueue, found: list[Candidate])
 def _add_remote(
     state: SchedulerState, queue: ShareQueue, least: WorkerState, found: list[Candidate]
 ) -> None:
-    """Add tasks whose data is on full workers: those that should run on `least` all the same.
+    """Add to `found` tasks that `least` should run although their data is on full workers.
 
-    These are tasks that start sooner there, tasks of workers that accept none, and those whose
-    user priority is higher than that of all tasks in `found`.
+    These are tasks that start sooner on `least`, tasks whose worker accepts no tasks, and tasks
+    whose user priority is higher than that of all tasks in `found`.
     """
     user_priority = min([each[0][0] for each in found]) if found else None
     free = state.loads.idle_task_count.loads
@@ -320,7 +320,10 @@ def _has_resources(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
 
 
 def worker_for(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return a worker with a free slot for the queued task `ts`, whosever turn it is, or None."""
+    """Return a worker with a free slot for the queued task `ts`, or None.
+
+    Other queued tasks that would be sent first are ignored.
+    """
     least = state.loads.least_loaded()
     if least is None or not may_start(state, ts):
         return None

@@ -31,13 +31,13 @@ IDLE_SHARE: Final = 0.1
 #: Limits of that time in seconds.
 IDLE_SECONDS_MIN: Final = 1.0
 IDLE_SECONDS_MAX: Final = 300.0
-#: Time that workers are expected to take to start until one has, seconds.
+#: Expected start time of workers before one has started, seconds.
 STARTUP_SECONDS: Final = 300.0
-#: Time without an arrival after which no further worker is expected, as a multiple of the time that
-#: the first one takes: before it, and after it.
+#: If no worker joins for this multiple of the known start time, no further worker is expected:
+#: before the first of the requested workers has joined, and afterwards.
 FIRST_STARTUPS: Final = 2.0
 LATER_STARTUPS: Final = 0.5
-#: Minimum time without an arrival after which no further worker is expected, seconds.
+#: Minimum of this time, seconds.
 PATIENCE_SECONDS_MIN: Final = 10.0
 
 
@@ -165,7 +165,7 @@ def expected_workers(state: SchedulerState) -> int:
 
 
 def patience_seconds(state: SchedulerState) -> float:
-    """Return the time without an arrival after which no further worker is expected."""
+    """Return the time after which no further worker is expected if none joins, in seconds."""
     scaling = state.scaling
     if not scaling.startup_seconds:
         return STARTUP_SECONDS

@@ -25,17 +25,19 @@ class Scaling:
     """Requests of an adaptive cluster, and the workers that followed. Times are since the epoch.
 
     Attributes:
-        asked: the last answer: the number of workers that there should be; 0 before.
-        asked_at: time of the last request; 0 before.
-        raised_at: time since which workers are missing that were asked for; 0 if none is.
-        grown_at: time at which the answer last grew, or a worker arrived.
-        arrived: whether a worker has arrived since ``raised_at``.
-        ceiling: number of workers above which none came although they were asked for; 0 if unknown.
-        startup_seconds: time that the first of several workers took to arrive; 0 if unknown.
+        asked: the number of workers that the last reply recommended; 0 before the first request.
+        asked_at: time of the last request; 0 before the first.
+        raised_at: time at which a reply first recommended more workers than there were; 0 if no
+            further worker is expected.
+        grown_at: time at which the recommended number last grew, or a worker joined.
+        arrived: whether a worker has joined since ``raised_at``.
+        ceiling: number of workers that the cluster did not exceed when more were recommended; 0 if
+            unknown.
+        startup_seconds: time from ``raised_at`` until the first worker joined; 0 if unknown.
         wanted_at: time at which all workers were last needed.
-        worked_at: time at which there was last any work.
-        nthreads: threads of a worker, on average.
-        is_tail: whether tasks were running and none was waiting.
+        worked_at: time at which the scheduler last had unfinished tasks.
+        nthreads: average number of threads of a worker.
+        is_tail: whether, at the last request, tasks were running and no others were waiting.
         n_when_full: number of workers when their memory became nearly full; 0 if it is not.
         uses: worker -> its use.
     """
