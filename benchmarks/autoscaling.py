@@ -22,8 +22,8 @@ from typing import Any
 from distributed import Scheduler
 from distributed.deploy.adaptive_core import AdaptiveCore
 from paceline.protocol import messages as m
-from paceline.scheduler.core.lifecycle.accounting import expected_duration
 from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.estimates import expected_duration
 from paceline.scheduler.core.stimuli import (
     SetWorkerStatus,
     SizeCluster,

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.protocol.messages import TaskErred, TaskFinished
 from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
-from paceline.scheduler.core.lifecycle.accounting import occupancy
+from paceline.scheduler.core.state.estimates import occupancy
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, WorkerState
 from paceline.scheduler.core.turn_observer import TurnObserver
 from paceline.workers_compat.facade.server_port import FacadeServer

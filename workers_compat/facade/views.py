@@ -22,7 +22,7 @@ from distributed.scheduler import MemoryState
 from paceline.protocol.payload import Payload, payload_header
 from paceline.scheduler.core.handlers.commands import WRITABLE
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -217,7 +217,7 @@ class TaskView(StateView):
 
     def get_nbytes(self) -> int:
         """Return the size of its data in bytes, or an estimate if it is unknown."""
-        return accounting.data_nbytes(self.context.state, self.core)
+        return estimates.data_nbytes(self.context.state, self.core)
 
     def get_nbytes_deps(self) -> int:
         return sum(ts.get_nbytes() for ts in self.dependencies)
@@ -249,7 +249,7 @@ class WorkerView(StateView):
 
     status = property(lambda self: Status.lookup[self.core.status])
     bandwidth = property(lambda self: self.context.state.bandwidth)
-    occupancy = property(lambda self: accounting.occupancy(self.context.state, self.core))
+    occupancy = property(lambda self: estimates.occupancy(self.context.state, self.core))
     #: distributed's ``MemoryState``.
     memory = property(
         lambda self: memory_state(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import priority_of
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -79,7 +79,7 @@ def handle_recall_task(turn: Turn, command: RecallTask) -> None:
     stealing_state.take(ts)
     if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
         return
-    compute = accounting.expected_duration(state, ts.group.prefix)
+    compute = estimates.expected_duration(state, ts.group.prefix)
     on_victim = compute + placement.fetch_seconds(state, ts, victim)
     on_thief = compute + placement.fetch_seconds(state, ts, thief)
     send_steal_request(turn, ts, victim, thief, on_victim, on_thief)
@@ -97,7 +97,7 @@ def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> Non
             continue
         stealing_state.take(ts)
         send_steal_request(
-            turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
+            turn, ts, ws, None, estimates.expected_duration(state, ts.group.prefix), 0.0
         )
     ensure_balance_timer(turn)
 

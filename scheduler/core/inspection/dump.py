@@ -13,8 +13,8 @@ from typing import Any, Final
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import MEASURES
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy.memory import memory_use
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import (
     ClientState,
     TaskGroup,
@@ -96,7 +96,7 @@ def _task(ts: TaskState, exclude: Collection[str]) -> dict[str, Any]:
 
 def _worker(state: SchedulerState, ws: WorkerState, exclude: Collection[str]) -> dict[str, Any]:
     out = {**worker_identity(ws), **_fields(ws, (*exclude, "versions"))}
-    out["occupancy"] = accounting.occupancy(state, ws)
+    out["occupancy"] = estimates.occupancy(state, ws)
     out["memory"] = _memory([ws])
     return {k: v for k, v in out.items() if k not in exclude}
 

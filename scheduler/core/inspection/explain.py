@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.lifecycle.accounting import expected_duration
 from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
 from paceline.scheduler.core.policy.worker_ends import can_finish, is_limited
 from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.estimates import expected_duration
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES

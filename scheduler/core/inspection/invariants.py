@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import ceil, inf, isclose
 from typing import Any
 
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import waits_for_retry
 from paceline.scheduler.core.policy import fairness
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
     ClientState,
@@ -247,7 +247,7 @@ def _worker_tasks(view: View, ws: WorkerState) -> None:
         assert ts.actor and there, f"{ts!r} is no actor of it"
     twice = [ts for ts in ws.processing if ts.key in ws.extra_runs]
     assert not twice, f"{twice} are processing and count as extra runs"
-    nbytes = sum(accounting.data_nbytes(view.state, ts) for ts in ws.has_what)
+    nbytes = sum(estimates.data_nbytes(view.state, ts) for ts in ws.has_what)
     assert ws.nbytes == nbytes, f"nbytes is {ws.nbytes}, not {nbytes}"
 
 
@@ -268,13 +268,13 @@ def _worker_counts(view: View, ws: WorkerState) -> None:
     assert ws.unknown_duration_total == sum(unknown.values()), "unknown_duration_total differs"
     for is_known, found in ((True, ws.task_prefix_count), (False, unknown)):
         for prefix in found:
-            known = accounting.is_duration_known(prefix)
+            known = estimates.is_duration_known(prefix)
             assert known is is_known, f"{prefix!r} is in the wrong table of durations"
     for dts, count in ws.needs_what.items():
         assert dts not in ws.has_what, f"needs_what holds {dts!r}, which it has"
         expected = needs.get(dts, 0)
         assert 0 < count <= expected, f"needs {dts!r} for {count} tasks, not {expected}"
-    network = sum(accounting.data_nbytes(state, dts) for dts in ws.needs_what)
+    network = sum(estimates.data_nbytes(state, dts) for dts in ws.needs_what)
     assert ws.network_occ == network, f"network_occ is {ws.network_occ}, not {network}"
     for name in {**used, **ws.used_resources}:
         is_equal = isclose(used.get(name, 0), ws.used_resources.get(name, 0), abs_tol=1e-9)
@@ -354,7 +354,7 @@ def _prefix_counts(view: View, state: SchedulerState) -> None:
     for prefix in state.task_prefixes.values():
         found, expected = prefix.processing_count, counts.get(prefix, 0)
         assert found == expected, f"{prefix!r} counts {found} processing, not {expected}"
-        seconds += accounting.expected_duration(state, prefix) * found
+        seconds += estimates.expected_duration(state, prefix) * found
     is_equal = _is_close(state.compute_occupancy, seconds)
     assert is_equal, f"compute_occupancy is {state.compute_occupancy}, not {seconds}"
 

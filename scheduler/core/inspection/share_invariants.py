@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import WorkerState
@@ -67,7 +67,7 @@ def _check_accounts(state: SchedulerState) -> None:
     n_tasks = Counter(ts.account for ts in state.tasks.values())
     nbytes: dict[Account, int] = {}
     for ts in state.tasks.values():
-        add_up(nbytes, {ts.account: accounting.data_nbytes(state, ts) * len(ts.who_has)})
+        add_up(nbytes, {ts.account: estimates.data_nbytes(state, ts) * len(ts.who_has)})
     for account in dict.fromkeys((*state.shares.accounts.values(), *n_tasks)):
         assert account.n_tasks == n_tasks[account], f"{account!r} counts {account.n_tasks} tasks"
         assert account.nbytes == nbytes.get(account, 0), f"{account!r} has {account.nbytes} bytes"

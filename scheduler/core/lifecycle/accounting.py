@@ -9,6 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.estimates import (
+    data_nbytes,
+    expected_duration,
+    is_duration_known,
+)
 from paceline.scheduler.core.state.model import (
     ClientState,
     TaskGroup,
@@ -37,16 +42,6 @@ OUTLIER_FACTOR, OUTLIER_SECONDS_MIN = 4, 0.02
 OUTLIERS_MAX = 3
 
 # ------------------------------------------------------------------ data: who_has, has_what
-
-
-def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
-    """Return the size of the result of `ts` in bytes; the configured default if unknown."""
-    return ts.nbytes if ts.nbytes >= 0 else state.config.default_data_size_nbytes
-
-
-def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
-    """Return the size of the dependencies of `ts` in bytes, with the default if unknown."""
-    return sum([data_nbytes(state, dts) for dts in ts.dependencies])
 
 
 def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
@@ -219,21 +214,6 @@ def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> N
 # ------------------------------------------------------------------ work: processing and occupancy
 
 
-def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
-    """Return the expected compute time of a task of `prefix` in seconds."""
-    duration = prefix.duration_average
-    if duration >= 0:
-        return duration
-    if prefix.max_exec_time > 0:
-        return 2 * prefix.max_exec_time
-    return state.config.unknown_task_duration_seconds
-
-
-def is_duration_known(prefix: TaskPrefix) -> bool:
-    """Return whether tasks of `prefix` have finished, or have been seen executing."""
-    return prefix.duration_average >= 0 or prefix.max_exec_time > 0
-
-
 def _now_known(state: SchedulerState, prefix: TaskPrefix) -> None:
     """Count `prefix` among the known ones on all workers; once in the life of a prefix."""
     for ws in state.workers.values():
@@ -315,23 +295,6 @@ def _first_again(prefix: TaskPrefix, seconds: float) -> float:
         return seconds
     counted = _counts_as(prefix, before, seconds)
     return seconds if counted == seconds else 0.5 * before + 0.5 * counted
-
-
-def occupancy(state: SchedulerState, ws: WorkerState) -> float:
-    """Return the work assigned to `ws` in seconds, transfers included."""
-    seconds = (
-        ws.unknown_duration_total * state.config.unknown_task_duration_seconds
-        if ws.unknown_duration_total
-        else 0.0
-    )
-    for prefix, count in ws.task_prefix_count.items():
-        duration = prefix.duration_average
-        if duration < 0:
-            duration = expected_duration(state, prefix)
-        seconds += duration * count
-    if ws.network_occ:
-        seconds += ws.network_occ / state.bandwidth
-    return seconds
 
 
 def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:

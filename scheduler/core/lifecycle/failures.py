@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from paceline.protocol.messages import TaskErred, TaskErredReport
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.event_log import ErredTask
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn import ERROR, Turn
 
-from . import accounting
 from .recommendations import Recs, erred_dependency
 
 
@@ -101,7 +101,7 @@ def report_erred(turn: Turn, ts: TaskState, blame: TaskState) -> None:
 
 def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
     """Return and log the failure of `ts`, whose inputs exceed the memory limit of `ws`."""
-    nbytes = accounting.inputs_nbytes(turn.state, ts)
+    nbytes = estimates.inputs_nbytes(turn.state, ts)
     text = (
         f"Task {ts.key!r} has {format_nbytes(nbytes)} worth of input "
         f"dependencies, but worker {ws.address} has memory_limit set to "

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
@@ -77,7 +78,7 @@ def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
     for dts in ts.dependencies:
         nbytes = dts.nbytes
         if nbytes < 0:  # unknown
-            return accounting.inputs_nbytes(state, ts) > limit
+            return estimates.inputs_nbytes(state, ts) > limit
         total += nbytes
     return total > limit
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain, islice
 
-from paceline.scheduler.core.lifecycle.accounting import data_nbytes
 from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
+from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import has_free_slot, usable_threads

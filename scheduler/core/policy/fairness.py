@@ -14,11 +14,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from paceline.scheduler.core.lifecycle.accounting import (
-    data_nbytes,
-    expected_duration,
-    occupancy,
-)
+from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

@@ -14,6 +14,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import AcquireReplicas, RemoveReplicas
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.second_runs import second_run
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import MoveReplicas
@@ -50,7 +51,7 @@ class MemoryPlan:
     def drop(self, state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
         """Drop the replica of ``ts`` on ``ws``."""
         self.drops.setdefault(ws, []).append(ts)
-        self._nbytes[ws] = max(0, self.nbytes(ws) - accounting.data_nbytes(state, ts))
+        self._nbytes[ws] = max(0, self.nbytes(ws) - estimates.data_nbytes(state, ts))
 
 
 def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
+from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskDetails, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import count_in

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -101,7 +101,7 @@ class RebalancePlan:
             for ts in sender.tasks:
                 recipient = self._recipient(sender, ts)
                 if recipient is not None:
-                    nbytes = accounting.data_nbytes(self._state, ts)
+                    nbytes = estimates.data_nbytes(self._state, ts)
                     heapq.heappop(self._senders)
                     _move_closer(self._senders, sender, nbytes)
                     _move_closer(self._recipients, recipient, nbytes)
@@ -114,7 +114,7 @@ class RebalancePlan:
         """Pop the first recipient without ``ts`` that can take it without exceeding the mean."""
         if ts.actor or (self._keys is not None and ts.key not in self._keys):
             return None
-        nbytes = accounting.data_nbytes(self._state, ts)
+        nbytes = estimates.data_nbytes(self._state, ts)
         if nbytes > sender.distance:
             return None
         passed_over = []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain, islice
 from typing import Any, Final
 
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -278,7 +278,7 @@ def _unrunnable_work(state: SchedulerState) -> tuple[int, float]:
 def _expected_seconds(state: SchedulerState, tasks: Iterable[TaskState], n: int) -> float:
     """Return the expected time of `n` tasks, from the first ones of `tasks`."""
     sample = list(islice(tasks, SAMPLED_TASKS))
-    seconds = sum([accounting.expected_duration(state, ts.group.prefix) for ts in sample])
+    seconds = sum([estimates.expected_duration(state, ts.group.prefix) for ts in sample])
     return seconds * n / len(sample) if sample else 0.0
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TypeAlias
 
-from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration
+from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 

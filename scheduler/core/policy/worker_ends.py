@@ -6,7 +6,7 @@ place, so that it waits for a slot of a worker that lasts long enough.
 
 from __future__ import annotations
 
-from paceline.scheduler.core.lifecycle.accounting import expected_duration
+from paceline.scheduler.core.state.estimates import expected_duration
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 

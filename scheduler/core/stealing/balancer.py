@@ -22,8 +22,8 @@ from itertools import chain, islice
 from math import log2
 from typing import TypeVar
 
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import admission, placement, worker_ends
+from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -78,10 +78,10 @@ def cost_level(state: SchedulerState, ts: TaskState) -> tuple[float, int] | None
     dependencies = ts.dependencies
     if not dependencies:
         return 0.0, 0
-    seconds = accounting.expected_duration(state, prefix)
+    seconds = estimates.expected_duration(state, prefix)
     if seconds <= 0 or len(dependencies) > DEPENDENCIES_MAX:
         return None
-    nbytes = sum([accounting.data_nbytes(state, dts) for dts in dependencies])
+    nbytes = sum([estimates.data_nbytes(state, dts) for dts in dependencies])
     ratio = (nbytes / state.bandwidth + LATENCY_SECONDS) / seconds
     level = max(1, round(log2(ratio) + 6))
     return (ratio, level) if level < len(COST_MULTIPLIERS) else None
@@ -149,7 +149,7 @@ class Loads:
         """Return the occupancy of ``ws`` in seconds."""
         found = self._occupancy.get(ws)
         if found is None:
-            found = self._occupancy[ws] = accounting.occupancy(self.state, ws)
+            found = self._occupancy[ws] = estimates.occupancy(self.state, ws)
         return found + self.state.stealing.occupancy.get(ws, 0.0)
 
     def tasks(self, ws: WorkerState) -> int:
@@ -313,7 +313,7 @@ def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
         return False
     if not ws.memory_limit or not state.config.memory_terminate:
         return True
-    return accounting.inputs_nbytes(state, ts) <= ws.memory_limit
+    return estimates.inputs_nbytes(state, ts) <= ws.memory_limit
 
 
 def _has_capacity(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
@@ -399,7 +399,7 @@ def _ask_if_worth_it(
     stealing_state = state.stealing
     victim = ts.processing_on
     assert victim is not None
-    compute = accounting.expected_duration(state, ts.group.prefix)
+    compute = estimates.expected_duration(state, ts.group.prefix)
     on_victim = compute + placement.fetch_seconds(state, ts, victim)
     on_thief = compute + placement.fetch_seconds(state, ts, thief)
     before_victim = loads.seconds(victim)

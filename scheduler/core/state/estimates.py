@@ -1,0 +1,48 @@
+"""Sizes of results, expected durations of tasks, and the work that is assigned to a worker."""
+
+from __future__ import annotations
+
+from .model import TaskPrefix, TaskState, WorkerState
+from .scheduler_state import SchedulerState
+
+
+def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
+    """Return the size of the result of `ts` in bytes; the configured default if unknown."""
+    return ts.nbytes if ts.nbytes >= 0 else state.config.default_data_size_nbytes
+
+
+def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
+    """Return the size of the dependencies of `ts` in bytes, with the default if unknown."""
+    return sum([data_nbytes(state, dts) for dts in ts.dependencies])
+
+
+def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
+    """Return the expected compute time of a task of `prefix` in seconds."""
+    duration = prefix.duration_average
+    if duration >= 0:
+        return duration
+    if prefix.max_exec_time > 0:
+        return 2 * prefix.max_exec_time
+    return state.config.unknown_task_duration_seconds
+
+
+def is_duration_known(prefix: TaskPrefix) -> bool:
+    """Return whether tasks of `prefix` have finished, or have been seen executing."""
+    return prefix.duration_average >= 0 or prefix.max_exec_time > 0
+
+
+def occupancy(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the work assigned to `ws` in seconds, transfers included."""
+    seconds = (
+        ws.unknown_duration_total * state.config.unknown_task_duration_seconds
+        if ws.unknown_duration_total
+        else 0.0
+    )
+    for prefix, count in ws.task_prefix_count.items():
+        duration = prefix.duration_average
+        if duration < 0:
+            duration = expected_duration(state, prefix)
+        seconds += duration * count
+    if ws.network_occ:
+        seconds += ws.network_occ / state.bandwidth
+    return seconds
