@@ -10,8 +10,9 @@ from __future__ import annotations
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys, TaskErredReport
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.recommendations import Recs, release_desire
+from paceline.scheduler.core.lifecycle.recommendations import release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.groups import Computation, note_code
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph

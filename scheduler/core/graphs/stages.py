@@ -12,7 +12,6 @@ from paceline.scheduler.core.graphs.graph_spans import observe_spans
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import report_to
 from paceline.scheduler.core.lifecycle.recommendations import (
-    Recs,
     due,
     erred_dependency,
     is_wanted,
@@ -21,6 +20,7 @@ from paceline.scheduler.core.lifecycle.recommendations import (
 )
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

@@ -13,7 +13,6 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.outgoing import report_to
 from paceline.scheduler.core.lifecycle.recommendations import (
-    Recs,
     end_fire_and_forget,
     is_failure_relevant,
     release_desire,
@@ -22,6 +21,7 @@ from paceline.scheduler.core.lifecycle.removal import begin_client_removal
 from paceline.scheduler.core.lifecycle.restart import forget_everything
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET, SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys

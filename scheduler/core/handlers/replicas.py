@@ -10,13 +10,10 @@ from paceline.scheduler.core.graphs.commit import is_lost
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.placed_data import become_data
-from paceline.scheduler.core.lifecycle.recommendations import (
-    Recs,
-    is_wanted,
-    recommend_ready_dependents,
-)
+from paceline.scheduler.core.lifecycle.recommendations import is_wanted, recommend_ready_dependents
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
 from paceline.scheduler.core.turn import ERROR, Registry, Turn

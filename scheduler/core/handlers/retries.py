@@ -10,9 +10,9 @@ from __future__ import annotations
 from paceline.protocol.messages import TaskErred
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.lifecycle.failures import Failure
-from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.policies import PendingRetry, TaskPolicies
 from paceline.scheduler.core.task_policy import ErrorMatched

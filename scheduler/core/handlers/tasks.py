@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting, charges
-from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.second_runs import promote_second_run, second_run
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
+from paceline.scheduler.core.lifecycle.recommendations import priority_of
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import admission, fairness, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.estimates import occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

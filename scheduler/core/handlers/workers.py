@@ -11,14 +11,13 @@ from paceline.protocol.keys import Key
 from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting, charges
-from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.policy.memory import spilled_nbytes
-from paceline.scheduler.core.state.deferred import WorkerRemoval
+from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
 from paceline.scheduler.core.state.fixed_set import FixedSet
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

@@ -9,10 +9,11 @@ from __future__ import annotations
 from itertools import islice
 
 from paceline.scheduler.core.state.containers import take
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.turn import Turn
 
 from . import removal, restart
-from .recommendations import Recs, due
+from .recommendations import due
 from .transitions import run
 
 

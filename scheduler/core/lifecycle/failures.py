@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from paceline.protocol.messages import TaskErred, TaskErredReport
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state import estimates
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.event_log import ErredTask
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn import ERROR, Turn
 
-from .recommendations import Recs, erred_dependency
+from .recommendations import erred_dependency
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paceline.scheduler.core.policy import second_copies
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, steps
 from .failures import clear_failure
 from .recommendations import (
-    Recs,
     end_fire_and_forget,
     recommend_ready_dependents,
     release_unneeded_dependencies,

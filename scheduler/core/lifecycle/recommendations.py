@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET, SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
-
-#: Task -> state to go to, the last one first.
-Recs = dict[TaskState, str]
 
 #: Dependencies that cost as much of a turn's budget as one transition, for tasks with more.
 EDGES_MIN: Final = 16

@@ -13,13 +13,13 @@ from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
-from paceline.scheduler.core.state.deferred import WorkerRemoval
+from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
 from paceline.scheduler.core.turn import ERROR, KEYS_IN_LOG_LINE, WARNING, Turn
 
 from . import accounting
 from .failures import Failure
-from .recommendations import Recs, priority_of, release_desire
+from .recommendations import priority_of, release_desire
 from .transitions import run, transition
 
 #: A task errs, blamed or not, after this many times ``allowed_failures + 1`` unexpected losses of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.scheduler.core.policy import fairness, memory_queue, worker_ends
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.turn import Turn
 
-from .recommendations import Recs
 from .transitions import run, transition
 
 

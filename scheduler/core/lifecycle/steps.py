@@ -7,6 +7,7 @@ from typing import Any
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state import estimates
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
@@ -17,7 +18,6 @@ from . import accounting
 from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
-    Recs,
     defer_if_many,
     end_fire_and_forget,
     erred_dependency,

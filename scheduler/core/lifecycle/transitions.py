@@ -39,6 +39,7 @@ from paceline.scheduler.core.policy import (
     second_copies,
     worker_ends,
 )
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBERS
@@ -48,7 +49,6 @@ from . import accounting, charges, steps
 from .failures import Failure, clear_failure, huge_inputs_failure, inherited_failure, report_erred
 from .outgoing import compute_message
 from .recommendations import (
-    Recs,
     end_fire_and_forget,
     erred_dependency,
     is_failure_relevant,

@@ -16,7 +16,7 @@ import math
 from itertools import islice
 from typing import Any, Final
 
-from paceline.scheduler.core.lifecycle.recommendations import Recs
+from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

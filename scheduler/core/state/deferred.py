@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from .model import ClientState, TaskState, WorkerState
 from .pending_graph import PendingGraph
 
+#: Task -> state to go to, the last one first.
+Recs = dict[TaskState, str]
+
 
 @dataclass(slots=True, eq=False)
 class WorkerRemoval:
@@ -67,7 +70,7 @@ class Deferred:
             or self.commits
         )
 
-    def push(self, recs: dict[TaskState, str]) -> None:
+    def push(self, recs: Recs) -> None:
         """Defer the recommendations `recs`; the last one, which is next in its turn, goes first."""
         self.recommendations.update(reversed(recs.items()))
 
