@@ -11,8 +11,8 @@ from collections.abc import Container
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
-from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
 from paceline.scheduler.core.turn import Turn
@@ -60,7 +60,7 @@ def refresh_extra_runs(turn: Turn, ws: WorkerState, executing: Container[Key]) -
 def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:
     """Return whether `key` has its second run on `ws`, which may not have started yet."""
     ts = state.tasks.get(key)
-    second = second_run(ts) if ts is not None else None
+    second = second_run(ts.policies) if ts is not None else None
     return second is not None and second.address == ws.address
 
 

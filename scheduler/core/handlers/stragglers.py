@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
-from paceline.scheduler.core.lifecycle.second_runs import drop_second_run, second_run
+from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
 from paceline.scheduler.core.policy import admission, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
-from paceline.scheduler.core.state.policies import SecondRun, TaskPolicies
+from paceline.scheduler.core.state.policies import SecondRun, TaskPolicies, second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 from paceline.scheduler.core.task_policy import TaskPolicy
@@ -29,7 +29,7 @@ SECOND_RUNS_SHARE = 0.02
 
 def is_second_run(ts: TaskState, address: str, run_id: int) -> bool:
     """Return whether `run_id` is the second run of `ts`, on the worker `address`."""
-    second = second_run(ts)
+    second = second_run(ts.policies)
     return second is not None and second.run_id == run_id and second.address == address
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting, charges
-from paceline.scheduler.core.lifecycle.second_runs import promote_second_run, second_run
+from paceline.scheduler.core.lifecycle.second_runs import promote_second_run
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .availability import use_worker
@@ -69,7 +70,7 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     elif ts.run_id != message.run_id:
         if ts.processing_on.address == turn.source:
             recs[ts] = "released"
-    elif second_run(ts) is not None:
+    elif second_run(ts.policies) is not None:
         promoted = promote_second_run(turn, ts, is_over=True)  # it may succeed there
         second_run_failed(turn, ts)
     elif ts.retries > 0 and ts.policies is not None:
@@ -121,7 +122,7 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
     if ts.state != "processing" or ts.processing_on is None:
         return
     if turn.source and ts.processing_on.address != turn.source:
-        second = second_run(ts)
+        second = second_run(ts.policies)
         if second is not None and second.address == turn.source:
             second_run_failed(turn, ts)
         return

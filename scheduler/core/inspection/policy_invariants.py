@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from paceline.scheduler.core.lifecycle.second_runs import second_run
+from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
@@ -20,11 +20,11 @@ def check_retries(_view: object, state: SchedulerState) -> None:
 
 def check_second_runs(_view: object, state: SchedulerState) -> None:
     """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
-    found = [ts for ts in state.tasks.values() if second_run(ts) is not None]
+    found = [ts for ts in state.tasks.values() if second_run(ts.policies) is not None]
     known = state.policies.second_runs
     assert all(ts in known for ts in found) and len(found) == len(known), f"{found}, not {known}"
     for ts in found:
-        second = second_run(ts)
+        second = second_run(ts.policies)
         assert second is not None and ts.processing_on is not None, f"{ts!r} is not processing"
         assert second.address != ts.processing_on.address, f"{ts!r} runs twice on a worker"
         ws = state.workers.get(second.address)

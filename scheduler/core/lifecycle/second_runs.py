@@ -7,16 +7,11 @@ is in ``extra_runs`` of the other worker.
 from __future__ import annotations
 
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.policies import SecondRun
+from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
 from .extra_runs import add_extra_run
-
-
-def second_run(ts: TaskState) -> SecondRun | None:
-    """Return the second run of `ts`, or None."""
-    return ts.policies.second if ts.policies is not None else None
 
 
 def drop_second_run(turn: Turn, ts: TaskState) -> None:
@@ -69,7 +64,7 @@ def leave_second_runs(turn: Turn, ws: WorkerState) -> list[WorkerState]:
     """
     promoted: list[WorkerState] = []
     for ts in list(turn.state.policies.second_runs):
-        second = second_run(ts)
+        second = second_run(ts.policies)
         if ts.processing_on is ws:
             promoted.append(promote_second_run(turn, ts))
         elif second is not None and second.address == ws.address:

@@ -13,9 +13,9 @@ from itertools import islice
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import AcquireReplicas, RemoveReplicas
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import MoveReplicas
 from paceline.scheduler.core.turn import Registry, Turn
@@ -90,7 +90,7 @@ def users_of(state: SchedulerState, ts: TaskState) -> set[WorkerState | None]:
         return set()
     users = {dts.processing_on for dts in ts.dependents}
     if state.policies.second_runs:
-        runs = [run for run in map(second_run, ts.dependents) if run is not None]
+        runs = [run for dts in ts.dependents if (run := second_run(dts.policies)) is not None]
         users.update([state.workers.get(run.address) for run in runs])
     return users
 

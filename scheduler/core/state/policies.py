@@ -66,6 +66,11 @@ class TaskPolicies:
     avoided: dict[str, None] = field(default_factory=dict)
 
 
+def second_run(policies: TaskPolicies | None) -> SecondRun | None:
+    """Return the second run of the task that has `policies`, or None."""
+    return policies.second if policies is not None else None
+
+
 @dataclass(slots=True, eq=False)
 class Policies:
     """The state of the policies of all tasks.
