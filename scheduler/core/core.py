@@ -19,7 +19,6 @@ from paceline.scheduler.core.handlers import (
     timers,
     workers,
 )
-from paceline.scheduler.core.policy import memory_manager
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing import recall
@@ -43,7 +42,6 @@ HANDLERS: Registry = {
     **clients.HANDLERS,
     **commands.HANDLERS,
     **commit.HANDLERS,
-    **memory_manager.HANDLERS,
     **recall.HANDLERS,
     **reconciliation.HANDLERS,
     **replicas.HANDLERS,

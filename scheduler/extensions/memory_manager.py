@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from paceline.protocol.messages import AmmHandler
 from paceline.scheduler.core.extension import Extension, ExtensionError
-from paceline.scheduler.core.policy import memory_manager, second_copies
+from paceline.scheduler.core.handlers import replicas
+from paceline.scheduler.core.policy import second_copies, surplus_replicas
 from paceline.scheduler.core.turn import Turn
 
 METHODS = ("start", "stop", "run_once", "running")
@@ -62,7 +63,7 @@ class MemoryManager(Extension):
     def _copy(self, turn: Turn) -> None:
         """Request second copies of results that would be expensive to compute again."""
         for ws, tasks in second_copies.review(turn.state, self.interval, turn.now).items():
-            memory_manager.acquire(turn, ws, tasks)
+            replicas.acquire(turn, ws, tasks)
 
     def _reduce(self, turn: Turn, left: int) -> None:
         """Process the next replicated tasks of a run in which `left` remain."""
@@ -70,9 +71,9 @@ class MemoryManager(Extension):
         count = min(left, state.config.turn_tasks_max)
         if count <= 0:
             return
-        plan = memory_manager.MemoryPlan(self.measure)
-        memory_manager.reduce_replicas(state, plan, count)
+        plan = surplus_replicas.MemoryPlan(self.measure)
+        surplus_replicas.reduce_replicas(state, plan, count)
         for ws, tasks in plan.drops.items():
-            memory_manager.drop(turn, ws, tasks)
+            replicas.drop(turn, ws, tasks)
         if left > count:
             turn.call_at(turn.now, partial(self._reduce, left=left - count))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.handlers.replicas import drop
 from paceline.scheduler.core.policy.memory import measured, memory_use
-from paceline.scheduler.core.policy.memory_manager import MemoryPlan, drop, reduce_replicas
 from paceline.scheduler.core.policy.rebalancing import RebalancePlan
+from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
 from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
 from paceline.scheduler.core.turn import Outbox, Turn
 from paceline.testing import Env

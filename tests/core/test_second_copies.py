@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.memory_manager import MemoryPlan, reduce_replicas
 from paceline.scheduler.core.policy.second_copies import (
     IRREPLACEABLE_SECONDS,
     KEPT_MAX,
@@ -14,6 +13,7 @@ from paceline.scheduler.core.policy.second_copies import (
     review,
     seconds_to_repeat,
 )
+from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
 from paceline.scheduler.core.state.copies import CANDIDATES_MAX, Copies
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll
 from paceline.testing import Env

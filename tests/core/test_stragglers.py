@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.memory_manager import MemoryPlan, reduce_replicas
+from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
 from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas, RecallTask, ReleaseAll
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env, fake_error

@@ -1,4 +1,9 @@
-"""Replicas: added, lost, and located for workers."""
+"""Replicas: added, lost, located for workers, and moved.
+
+A worker that is asked to drop a replica that it still needs refuses with ``add-keys``. Dropped
+replicas are removed from the state at once, so that the scheduler does not rely on them; acquired
+ones are added when the worker reports them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,11 @@ from paceline.scheduler.core.lifecycle.placed_data import become_data
 from paceline.scheduler.core.lifecycle.recommendations import is_wanted, recommend_ready_dependents
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.policy.surplus_replicas import users_of
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import DataPlaced, MoveReplicas, ReplicasAdded, ReplicasLost
 from paceline.scheduler.core.turn import ERROR, Registry, Turn
 
 from .clients import client_desires_keys
@@ -151,8 +158,61 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
     fill_slots(turn)
 
 
+# ------------------------------------------------------------------ requests to workers
+
+
+def handle_move_replicas(turn: Turn, command: MoveReplicas) -> None:
+    """Ask workers to acquire and drop replicas, as the server or a plugin decided."""
+    state = turn.state
+    for address, keys in command.acquire.items():
+        ws = state.workers.get(address)
+        if ws is not None:
+            acquire(turn, ws, _known(state, keys))
+    for address, keys in command.drop.items():
+        ws = state.workers.get(address)
+        if ws is not None:
+            drop(turn, ws, _known(state, keys))
+
+
+def _known(state: SchedulerState, keys: Iterable[Key]) -> list[TaskState]:
+    return [ts for ts in map(state.tasks.get, keys) if ts is not None]
+
+
+def acquire(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to fetch replicas in the background."""
+    who_has = {}
+    nbytes = {}
+    for ts in tasks:
+        if ts.state == "memory" and ts.who_has and not ts.actor and ws not in ts.who_has:
+            who_has[ts.key] = [holder.address for holder in ts.who_has]
+            nbytes[ts.key] = ts.nbytes
+    if who_has:
+        turn.to_worker(
+            ws.address,
+            m.AcquireReplicas(who_has=who_has, nbytes=nbytes, stimulus_id=turn.stimulus_id),
+        )
+
+
+def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to drop replicas of ``tasks``.
+
+    The last replica of a task is kept, as are those that a task on ``ws`` needs.
+    """
+    keys = []
+    for ts in tasks:
+        if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:
+            continue
+        if ws in users_of(turn.state, ts):
+            continue
+        accounting.remove_replica(turn.state, ts, ws)
+        keys.append(ts.key)
+    if keys:
+        turn.to_worker(ws.address, m.RemoveReplicas(keys=keys, stimulus_id=turn.stimulus_id))
+
+
 #: Message class -> handler.
 HANDLERS: Registry = {
+    MoveReplicas: handle_move_replicas,
     m.AddKeys: handle_add_keys,
     ReplicasAdded: handle_replicas_added,
     m.ReleaseWorkerData: handle_release_worker_data,

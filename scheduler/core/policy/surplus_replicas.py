@@ -1,24 +1,13 @@
-"""Active memory manager: choose replicas to drop, and ask workers to drop or acquire replicas.
-
-A worker that still needs a replica refuses with ``add-keys``. Dropped replicas are removed from the
-state at once, so that the scheduler does not rely on them; acquired ones are added when the worker
-reports them.
-"""
+"""Active memory manager: choose surplus replicas to drop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 
-from paceline.protocol.keys import Key
-from paceline.protocol.messages import AcquireReplicas, RemoveReplicas
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.stimuli import MoveReplicas
-from paceline.scheduler.core.turn import Registry, Turn
 
 from .memory import measured
 
@@ -109,61 +98,3 @@ def _dropper(
         if all(ws.status != "running" for ws in leaving):
             return None
     return choice
-
-
-# ------------------------------------------------------------------ requests to workers
-
-
-def handle_move_replicas(turn: Turn, command: MoveReplicas) -> None:
-    """Ask workers to acquire and drop replicas, as the server or a plugin decided."""
-    state = turn.state
-    for address, keys in command.acquire.items():
-        ws = state.workers.get(address)
-        if ws is not None:
-            acquire(turn, ws, _known(state, keys))
-    for address, keys in command.drop.items():
-        ws = state.workers.get(address)
-        if ws is not None:
-            drop(turn, ws, _known(state, keys))
-
-
-def _known(state: SchedulerState, keys: Iterable[Key]) -> list[TaskState]:
-    return [ts for ts in map(state.tasks.get, keys) if ts is not None]
-
-
-def acquire(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
-    """Ask ``ws`` to fetch replicas in the background."""
-    who_has = {}
-    nbytes = {}
-    for ts in tasks:
-        if ts.state == "memory" and ts.who_has and not ts.actor and ws not in ts.who_has:
-            who_has[ts.key] = [holder.address for holder in ts.who_has]
-            nbytes[ts.key] = ts.nbytes
-    if who_has:
-        turn.to_worker(
-            ws.address,
-            AcquireReplicas(who_has=who_has, nbytes=nbytes, stimulus_id=turn.stimulus_id),
-        )
-
-
-def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
-    """Ask ``ws`` to drop replicas of ``tasks``.
-
-    The last replica of a task is kept, as are those that a task on ``ws`` needs.
-    """
-    keys = []
-    for ts in tasks:
-        if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:
-            continue
-        if ws in users_of(turn.state, ts):
-            continue
-        accounting.remove_replica(turn.state, ts, ws)
-        keys.append(ts.key)
-    if keys:
-        turn.to_worker(ws.address, RemoveReplicas(keys=keys, stimulus_id=turn.stimulus_id))
-
-
-#: Message class -> handler.
-HANDLERS: Registry = {
-    MoveReplicas: handle_move_replicas,
-}
