@@ -42,7 +42,6 @@ HANDLERS: Registry = {
     **clients.HANDLERS,
     **commands.HANDLERS,
     **commit.HANDLERS,
-    **recall.HANDLERS,
     **reconciliation.HANDLERS,
     **replicas.HANDLERS,
     **shares.HANDLERS,
@@ -118,7 +117,7 @@ class SchedulerCore:
         turn = Turn(state, outbox, now, source, stimulus_id, request_id, budget)
         handler(turn, message)
         if state.shares.recall_due:
-            stealing.recall_excess(turn)
+            recall.recall_excess(turn)
         if state.config.validate:
             self._validate()
         return outbox

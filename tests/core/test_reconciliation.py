@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.state.comparison import EndComparison, SettleWorker, WorkerReport
-from paceline.scheduler.core.stealing.recall import BARRIER_KEY
+from paceline.scheduler.core.stealing.requests import BARRIER_KEY
 from paceline.testing import Env
 
 BARRIER = m.StealResponse(key=BARRIER_KEY, state=None, stimulus_id="barrier")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.handlers.stealing import balance_due
 from paceline.scheduler.core.instructions import LogLine
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -357,7 +356,7 @@ def test_interval_must_be_positive() -> None:
 
 
 def test_old_timer_is_ignored(two: Env) -> None:
-    balance_due(Turn(two.state, Outbox(), two.now, "", "timer"))
+    balancer.balance_due(Turn(two.state, Outbox(), two.now, "", "timer"))
     assert not two.state.stealing.timer
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.stealing.recall import send_steal_request
+from paceline.scheduler.core.stealing.requests import send_steal_request
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,

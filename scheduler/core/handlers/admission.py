@@ -16,9 +16,8 @@ from paceline.scheduler.core.policy.admission import (
 from paceline.scheduler.core.policy.memory import spilled_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
-
-from .stealing import recall_tasks
 
 #: The memory in a heartbeat is not that of a task which has executed for less than this time,
 #: seconds. Stock workers measure the memory of their process every 0.5 s, so the last measurement

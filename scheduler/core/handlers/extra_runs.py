@@ -15,10 +15,10 @@ from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
 from .availability import use_worker
-from .stealing import recall_tasks
 
 
 def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:

@@ -25,7 +25,7 @@ from paceline.scheduler.core.state.comparison import (
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.stealing.recall import BARRIER_KEY
+from paceline.scheduler.core.stealing.requests import BARRIER_KEY
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .extra_runs import unfinished_restart

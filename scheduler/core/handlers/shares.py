@@ -9,10 +9,9 @@ from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stealing.recall import recall_capped
 from paceline.scheduler.core.stimuli import SetShare
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
-
-from .stealing import recall_capped
 
 #: Number of queued tasks of a group that are searched for one that may free memory.
 SEARCHED_MAX = 10_000

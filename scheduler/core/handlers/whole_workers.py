@@ -24,10 +24,10 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import taken_slots
+from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
 from .availability import availability_changed
-from .stealing import recall_tasks
 
 #: A task is light if it has been executing for longer than this, in seconds, while its worker uses
 #: less than this share of its memory limit.

@@ -12,10 +12,10 @@ from typing import Any
 
 from paceline.scheduler.core.policy.worker_ends import without_time
 from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
 from .availability import use_worker
-from .stealing import recall_tasks
 
 #: The metric: seconds until the worker ends, or None.
 METRIC = "ends_in"

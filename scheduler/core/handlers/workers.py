@@ -23,6 +23,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import add_metric
 from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     SetWorkerStatus,
@@ -36,7 +37,6 @@ from paceline.scheduler.core.turn import ERROR, INFO, KEYS_IN_LOG_LINE, WARNING,
 from .admission import learn_memory
 from .availability import availability_changed, refresh_no_workers, use_worker
 from .extra_runs import refresh_extra_runs
-from .stealing import recall_tasks
 from .worker_ends import METRIC as ENDS_METRIC
 from .worker_ends import end_changed, learn_end
 

@@ -63,7 +63,7 @@ class Comparison:
         has_what: tasks whose results the worker held.
         report: the worker's report, once it has arrived.
         barriers: functions that are called with a turn when the worker answers the requests with
-            ``recall.BARRIER_KEY``, in order.
+            ``stealing.requests.BARRIER_KEY``, in order.
     """
 
     processing: dict[TaskState, int] = field(default_factory=dict)

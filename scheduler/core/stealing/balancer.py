@@ -3,8 +3,8 @@
 A round runs periodically. If there are idle workers and busy ones, tasks of the busiest workers
 (victims) are sorted by *level*, the cost of moving them relative to their duration. Cheap moves
 come first. Each task goes to the idle worker (thief) on which it would start soonest, if that is
-soon enough: its victim is asked to give it back (``recall.py``). Workers that accept no tasks, and
-those whose tasks wait for resources, are victims too.
+soon enough: its victim is asked to give it back (``requests.py``). Workers that accept no tasks,
+and those whose tasks wait for resources, are victims too.
 
 Priorities are kept: no task moves while its victim keeps one of a higher user priority of the same
 share group, or of a higher priority class, that it has not begun and that could move
@@ -31,7 +31,7 @@ from paceline.scheduler.core.state.worker_loads import is_available, usable_thre
 from paceline.scheduler.core.turn import Turn
 
 from .priorities import StealPriorities, uses_priorities
-from .recall import IN_FLIGHT_MAX, send_steal_request
+from .requests import IN_FLIGHT_MAX, send_steal_request
 
 T = TypeVar("T")
 
@@ -415,3 +415,31 @@ def _ask_if_worth_it(
     stealing_state.level_costs[level] += on_victim
     places = (victim.address, before_victim, thief.address, before_thief)
     return (turn.now, level, ts.key, on_victim, *places)
+
+
+# ------------------------------------------------------------------ timer
+
+
+def schedule_balance(turn: Turn) -> None:
+    """Set the timer of the next round, if stealing is on or requests are in flight."""
+    stealing_state = turn.state.stealing
+    if stealing_state.running or stealing_state.in_flight:
+        when = turn.now + stealing_state.interval_seconds
+        stealing_state.timer = turn.call_at(when, balance_due)
+
+
+def ensure_balance_timer(turn: Turn) -> None:
+    """Set the timer if it is not set, to drop void requests even while stealing is off."""
+    if not turn.state.stealing.timer:
+        schedule_balance(turn)
+
+
+def balance_due(turn: Turn) -> None:
+    """Balance if stealing is on, else drop void requests."""
+    stealing_state = turn.state.stealing
+    stealing_state.timer = 0
+    if stealing_state.running:
+        balance(turn)
+    else:
+        stealing_state.sweep()
+    schedule_balance(turn)

@@ -1,148 +1,79 @@
-"""Ask workers to give tasks back, and handle their responses.
-
-A worker receives ``steal-request`` and gives the task back unless it already runs
-(``steal-response``). Only then is the task sent to the thief, or rescheduled if there is none. If
-the task finishes, fails, is released or runs again in between, or one of the workers leaves or
-pauses, the request is void or the task is rescheduled. Events are logged with the names of stock's
-``distributed/stealing.py``.
-"""
+"""Ask workers to give back tasks that they have not begun, so that they are rescheduled."""
 
 from __future__ import annotations
 
-from paceline.protocol.messages import StealRequest, StealResponse
-from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.outgoing import compute_message
-from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
-from paceline.scheduler.core.lifecycle.slots import fill_slots
-from paceline.scheduler.core.lifecycle.transitions import run
-from paceline.scheduler.core.policy import admission, fairness, placement, worker_ends
+from collections.abc import Iterable
+from itertools import islice
+
+from paceline.scheduler.core.lifecycle.recommendations import priority_of
+from paceline.scheduler.core.state import estimates
+from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.stealing import InFlightSteal
-from paceline.scheduler.core.state.worker_loads import is_available
-from paceline.scheduler.core.turn import DEBUG, WARNING, Registry, Turn
+from paceline.scheduler.core.state.worker_loads import taken_slots
+from paceline.scheduler.core.turn import Turn
 
-#: Requests in flight at a time.
-IN_FLIGHT_MAX = 10_000
-
-#: Key of requests that only show that a worker has handled all earlier messages (``Comparison``).
-BARRIER_KEY = "paceline-barrier"
-
-#: Worker-side states in which a worker has given the task back, and in which it keeps it.
-GIVEN_BACK = frozenset({"ready", "constrained", "waiting"})
-KEPT = frozenset({"memory", "executing", "long-running", "cancelled", "resumed"})
-#: Worker-side states of a task that the worker does not have.
-UNKNOWN = frozenset({"released", None})
+from .balancer import ensure_balance_timer
+from .requests import IN_FLIGHT_MAX, send_steal_request
 
 
-# ------------------------------------------------------------------ requests
+def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to give back ``tasks`` that it has not started, to reschedule them elsewhere."""
+    state = turn.state
+    stealing_state = state.stealing
+    for ts in tasks:
+        if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
+            break
+        if ts in ws.long_running or stealing_state.live(ts) is not None:
+            continue
+        stealing_state.take(ts)
+        send_steal_request(
+            turn, ts, ws, None, estimates.expected_duration(state, ts.group.prefix), 0.0
+        )
+    ensure_balance_timer(turn)
 
 
-def send_steal_request(
-    turn: Turn,
-    ts: TaskState,
-    victim: WorkerState,
-    thief: WorkerState | None,
-    on_victim: float,
-    on_thief: float,
-) -> None:
-    """Ask ``victim`` to give ``ts`` back, for ``thief``, or to reschedule it if None.
+def recall_excess(turn: Turn) -> None:
+    """Ask workers to give back the tasks beyond their slots, because another group has work now.
 
-    ``on_victim`` and ``on_thief`` are seconds of work, transfers included.
+    They are queued when they come back. Those that were sent last are asked for, or with user
+    priorities those of the lowest priority. Many are asked for in several turns.
     """
-    stealing_state = turn.state.stealing
-    stimulus_id = f"steal-{stealing_state.request_count}"
-    stealing_state.request_count += 1
-    stealing_state.add(
-        ts, InFlightSteal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id)
-    )
-    turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
-
-
-# ------------------------------------------------------------------ responses
-
-
-def handle_steal_response(turn: Turn, message: StealResponse) -> None:
-    """Move or reschedule a task that a worker gave back. Stock: ``move_task_confirm``."""
     state = turn.state
-    ts = state.tasks.get(message.key)
-    if ts is None:
-        comparison = state.comparisons.by_worker.get(turn.source)
-        if message.key == BARRIER_KEY and comparison is not None and comparison.barriers:
-            comparison.barriers.popleft()(turn)
+    in_flight = state.stealing.in_flight
+    if len(in_flight) > IN_FLIGHT_MAX // 2:
+        return  # continued when answers arrive
+    state.shares.recall_due = False
+    budget = state.config.turn_tasks_max
+    for ws in state.workers.values():
+        excess = taken_slots(ws) - ws.task_slots + state.stealing.tasks.get(ws, 0)
+        if excess <= 0:
+            continue
+        if budget <= 0:
+            state.shares.recall_due = True
+            turn.wants_continue()
             return
-        text = f"Key released between request and confirm: {message.key}"
-        turn.log(DEBUG, text, "distributed.stealing")
-        return
-    steal = state.stealing.in_flight.get(ts)
-    details = (message.key, message.state, turn.source, message.stimulus_id)
-    if steal is not None and steal.stimulus_id != message.stimulus_id:
-        turn.log_event("stealing", ("stale-response", *details))
-        return
-    is_void = state.stealing.live(ts) is None
-    state.stealing.take(ts)
-    if steal is None or is_void:
-        turn.log_event("stealing", ("already-aborted", *details))
-        return
-    _complete(turn, ts, steal, message.state)
+        recalled = list(islice(_not_begun(state, ws), min(int(excess), budget)))
+        recall_tasks(turn, ws, recalled)
+        budget -= len(recalled)
+    state.shares.unheld = state.shares.recall_due
 
 
-def _complete(turn: Turn, ts: TaskState, steal: InFlightSteal, answer: str | None) -> None:
-    """Complete the request ``steal``: the victim reports the task in state ``answer``."""
+def _not_begun(state: SchedulerState, ws: WorkerState) -> Iterable[TaskState]:
+    """Yield the tasks that `ws` has probably not begun, the last ones first."""
+    tasks: Iterable[TaskState] = reversed(ws.processing)
+    if state.shares.has_user_priorities:
+        tasks = sorted(tasks, key=priority_of, reverse=True)
+    for ts in tasks:
+        is_waiting = ts not in ws.executing and ts not in ws.long_running and not ts.actor
+        if is_waiting and state.stealing.live(ts) is None:
+            yield ts
+
+
+def recall_capped(turn: Turn, share: ShareGroup) -> None:
+    """Ask workers for the tasks of `share`, whose cap was lowered, that they have not begun."""
     state = turn.state
-    victim, thief = steal.victim, steal.thief
-    thief_address = thief.address if thief is not None else None
-    places = (ts.key, answer, victim.address, thief_address, steal.stimulus_id)
-    state.loads.touch(victim)
-    if answer in KEPT:
-        turn.log_event("stealing", ("already-computing", *places))
-    elif answer in GIVEN_BACK and thief is not None and _may_move(state, ts, thief):
-        _move(turn, ts, thief)
-        turn.log_event("stealing", ("confirm", *places))
-    else:
-        gone = thief is not None and state.workers.get(thief.address) is not thief
-        turn.log_event("stealing", ("reschedule", gone, *places))
-        if answer not in GIVEN_BACK and answer not in UNKNOWN:
-            turn.log(
-                WARNING,
-                f"Worker {victim.address} reports the unknown state {answer!r} for {ts.key!r}; "
-                "rescheduling it",
-            )
-        run(turn, {ts: "released"})
-    fill_slots(turn)
-
-
-def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
-    """Return whether ``thief`` can still run ``ts`` and its dependencies are in memory."""
-    if state.workers.get(thief.address) is not thief or not is_available(thief):
-        return False
-    if not all(dts.who_has for dts in ts.dependencies):
-        return False
-    if ts in state.whole.due or not worker_ends.can_finish(state, ts, thief):
-        return False
-    if state.admission.is_short and not admission.fits(state, ts, thief):
-        return False
-    if state.shares.holds(ts.account.share) or fairness.is_outranked(state, ts):
-        return False  # the queue decides what runs next
-    allowed = placement.allowed_workers(state, ts)
-    return allowed is None or thief in allowed
-
-
-def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
-    """Send ``ts`` to ``thief`` with a new run_id."""
-    state = turn.state
-    if state.policies.second_runs:
-        drop_second_run(turn, ts)
-    victim = accounting.stop_processing(state, ts)
-    accounting.start_processing(state, ts, thief)
-    if ts.actor:
-        victim.actors.pop(ts, None)
-        thief.actors[ts] = None
-    state.loads.touch(thief)
-    turn.to_worker(thief.address, compute_message(turn, ts))
-
-
-#: Message class -> handler.
-HANDLERS: Registry = {
-    StealResponse: handle_steal_response,
-}
+    for ws in state.workers.values():
+        tasks = [ts for ts in _not_begun(state, ws) if ts.account.share is share]
+        if tasks:
+            recall_tasks(turn, ws, tasks)
