@@ -196,7 +196,7 @@ class WorkerJoined:
     """A worker registered.
 
     The driver has checked that its address and name are free
-    (``core.inspection.queries.registration_error``).
+    (``core.state.addresses.registration_error``).
 
     Attributes:
         address: normalised contact address.

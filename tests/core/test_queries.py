@@ -11,7 +11,9 @@ from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.addresses import coerce_address, registration_error
 from paceline.scheduler.core.state.event_log import EventLog
+from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import STATE_NUMBERS
@@ -102,21 +104,21 @@ def test_identity_has_stocks_fields(state: SchedulerState) -> None:
 
 
 def test_addresses(state: SchedulerState) -> None:
-    assert queries.coerce_address(state, "alice") == A
-    assert queries.coerce_address(state, A) == A
-    assert queries.coerce_address(state, "10.0.0.9:1") == "tcp://10.0.0.9:1"
-    assert queries.coerce_address(state, ("10.0.0.9", 1)) == "tcp://10.0.0.9:1"
+    assert coerce_address(state, "alice") == A
+    assert coerce_address(state, A) == A
+    assert coerce_address(state, "10.0.0.9:1") == "tcp://10.0.0.9:1"
+    assert coerce_address(state, ("10.0.0.9", 1)) == "tcp://10.0.0.9:1"
     with pytest.raises(TypeError):
-        queries.coerce_address(state, 17)
+        coerce_address(state, 17)
     assert queries.workers_list(state, None) == [A, B]
     assert queries.workers_list(state, ["10.0.0.2", A]) == [B, A]
 
 
 def test_registration_is_refused_for_a_taken_name_or_address(state: SchedulerState) -> None:
-    assert queries.registration_error(state, "tcp://10.0.0.3:1", "carol") is None
-    assert queries.registration_error(state, "tcp://10.0.0.3:1", "bob") == "name taken, bob"
+    assert registration_error(state, "tcp://10.0.0.3:1", "carol") is None
+    assert registration_error(state, "tcp://10.0.0.3:1", "bob") == "name taken, bob"
     with pytest.raises(ValueError, match="Worker already exists"):
-        queries.registration_error(state, A, "carol")
+        registration_error(state, A, "carol")
 
 
 def test_workers(state: SchedulerState) -> None:
@@ -193,9 +195,9 @@ def test_metadata(state: SchedulerState) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 10, 11, 49, 50, 199, 200, 1000])
 def test_heartbeat_interval_is_stocks(n: int) -> None:
-    from distributed.scheduler import heartbeat_interval
+    from distributed.scheduler import heartbeat_interval as stock_interval
 
-    assert queries.heartbeat_interval(n) == heartbeat_interval(n)
+    assert heartbeat_interval(n) == stock_interval(n)
 
 
 def test_idle_workers_with_little_data_close_first(state: SchedulerState) -> None:

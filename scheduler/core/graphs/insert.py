@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.scheduler.core.graphs.graph_spans import note_span
-from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
 from paceline.scheduler.core.state.accounts import Account
+from paceline.scheduler.core.state.addresses import address_or_host
 from paceline.scheduler.core.state.model import TaskGroup, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.policies import TaskPolicies

@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting, slots, transitions
 from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.state.addresses import address_or_host
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

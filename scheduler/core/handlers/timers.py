@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import takewhile
 
 from paceline.scheduler.core.graphs.commit import run_commits
-from paceline.scheduler.core.inspection.queries import heartbeat_interval
 from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
 from paceline.scheduler.core.lifecycle.deferred import run_deferred
 from paceline.scheduler.core.lifecycle.failures import Failure
@@ -13,6 +12,7 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.deferred import Recs
+from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick

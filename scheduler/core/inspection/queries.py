@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from paceline.protocol.keys import Key, key_split
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -26,48 +27,8 @@ NO_DEFAULT: Final = "__no_default__"
 #: Name of the enum member that stock clients send for it.
 STOCK_NO_DEFAULT: Final = "no_default"
 
-#: (up to n workers, seconds between heartbeats); see ``heartbeat_interval``.
-HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
-#: Heartbeats per second beyond these steps.
-HEARTBEATS_PER_SECOND_MAX: Final = 200
 
-
-# ------------------------------------------------------------------ addresses
-
-
-def coerce_address(state: SchedulerState, address: Any) -> str:
-    """Return the address for an alias, a ``(host, port)`` pair or an address without scheme.
-
-    Raises:
-        TypeError: ``address`` is none of these.
-    """
-    try:
-        found = state.aliases.get(address, address)
-    except TypeError:
-        found = address
-    if isinstance(found, tuple | list) and len(found) == 2:
-        host, port = found
-        found = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    if not isinstance(found, str):
-        raise TypeError(f"addresses should be strings or tuples, got {found!r}")
-    return found if "://" in found else f"tcp://{found}"
-
-
-def address_or_host(state: SchedulerState, name: Any) -> str | None:
-    """Return the address that ``name`` means in a restriction; None if it is the name of a host.
-
-    Host names inside addresses are resolved by the graph compiler. Here only ``localhost`` is.
-    """
-    if name in state.aliases:
-        return state.aliases[name]
-    is_pair = isinstance(name, tuple) and len(name) == 2
-    is_address = ":" in name if isinstance(name, str) else is_pair
-    if not is_address:
-        return None
-    scheme, rest = coerce_address(state, name).split("://", 1)
-    if rest.startswith("localhost:"):
-        rest = "127.0.0.1" + rest[len("localhost") :]
-    return f"{scheme}://{rest}"
+# ------------------------------------------------------------------ the cluster
 
 
 def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[str]:
@@ -84,37 +45,6 @@ def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[s
         else:
             out.update(dict.fromkeys(a for a in state.workers if worker in a))
     return list(out)
-
-
-def registration_error(
-    state: SchedulerState, address: str, name: Any, nthreads: int = 1
-) -> str | None:
-    """Return why a worker may not register under ``name``, in the words of stock's reply, or None.
-
-    Raises:
-        ValueError: the address is taken (stock replies with an ``uncaught-error``), or
-            ``nthreads`` is less than 1 (stock accepts the worker and then divides by zero).
-    """
-    if nthreads < 1:
-        raise ValueError(f"worker {address} has {nthreads} threads; at least one is required")
-    if address in state.workers:
-        raise ValueError(f"Worker already exists {address}")
-    try:
-        taken = name in state.aliases
-    except TypeError:
-        return f"not a name: {name!r}"
-    return f"name taken, {name}" if taken else None
-
-
-def heartbeat_interval(n_workers: int) -> float:
-    """Return the seconds between two heartbeats of a worker."""
-    for upto, seconds in HEARTBEAT_STEPS:
-        if n_workers <= upto:
-            return seconds
-    return n_workers / HEARTBEATS_PER_SECOND_MAX + 1
-
-
-# ------------------------------------------------------------------ the cluster
 
 
 def worker_identity(ws: WorkerState) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.stimuli import LogEventCommand
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.driver import Driver
@@ -238,7 +238,7 @@ def worker_address(server: ServerApi, worker: Any, resolve: bool = True) -> str:
         TypeError: ``worker`` is none of these.
         OSError: the host name is unknown.
     """
-    address = queries.coerce_address(server.state, worker)
+    address = coerce_address(server.state, worker)
     if address in server.state.workers:
         return address
     return addresses.resolve(address) if resolve else addressing.normalize(address)

@@ -8,7 +8,8 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.state.addresses import registration_error
+from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.peers.client_stream import ClientStream
 from paceline.scheduler.server.peers.peer import Peer
@@ -27,7 +28,7 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
     address = worker_address(server, request.address, request.resolve_address)
     now = server.now()
     try:
-        problem = queries.registration_error(state, address, request.name, request.nthreads)
+        problem = registration_error(state, address, request.name, request.nthreads)
     except ValueError as error:
         logger.error("%s", error)
         problem = str(error)
@@ -44,7 +45,7 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
     reply: dict[str, Any] = {
         "status": "OK",
         "time": now,
-        "heartbeat-interval": queries.heartbeat_interval(len(state.workers) + 1),
+        "heartbeat-interval": heartbeat_interval(len(state.workers) + 1),
         "worker-plugins": dict(server.request_state.worker_plugins),
     }
     peer.send({**reply, **warning})
@@ -99,7 +100,7 @@ def handle_heartbeat_worker(
     return {
         "status": "OK",
         "time": server.now(),
-        "heartbeat-interval": queries.heartbeat_interval(len(server.state.workers)),
+        "heartbeat-interval": heartbeat_interval(len(server.state.workers)),
     }
 
 

@@ -13,6 +13,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
+from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
@@ -218,7 +219,7 @@ async def rebalance(
     if workers is None:
         chosen = list(state.workers.values())
     else:
-        chosen = [state.workers[queries.coerce_address(state, worker)] for worker in workers]
+        chosen = [state.workers[coerce_address(state, worker)] for worker in workers]
     asked = None if keys is None else dict.fromkeys(keys)
     if not chosen or (asked is not None and not asked):
         return OK

@@ -10,6 +10,7 @@ from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.explain import explain, explain_all, prefix_states
 from paceline.scheduler.core.inspection.share_report import share_report
+from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.server.peers.peer import Peer
 
 from .api import Handler, ServerApi, reads
@@ -92,7 +93,7 @@ def _check_known(names: Iterable[Any], known: Container[Any]) -> None:
 
 def handle_add_keys(server: ServerApi, request: m.AddKeysRpc, peer: Peer) -> str:
     """Record that a worker holds further replicas."""
-    address = queries.coerce_address(server.state, request.worker)
+    address = coerce_address(server.state, request.worker)
     if address not in server.state.workers:
         return "not found"
     server.send_stimulus(stimuli.ReplicasAdded(address, request.keys), address, request.stimulus_id)
