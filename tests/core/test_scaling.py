@@ -137,6 +137,16 @@ def test_idle_workers_stay_for_a_part_of_their_time() -> None:
     assert asked(env, 8.0) == 0
 
 
+def test_idle_workers_are_closed_if_requests_are_rare() -> None:
+    env = cluster("w0", "w1", worker_ttl_seconds=0)
+    env.submit(roots("x", 2))
+    finish_all(env)
+    env.release(*roots("x", 2))
+    assert asked(env, 600.0) == 2, "both were used since the last request"
+    assert asked(env, 600.0) == 0
+    assert scaling.workers_to_close(env.state, target=0) == ["w0", "w1"]
+
+
 def test_idle_workers_are_closed_at_once_in_a_long_tail() -> None:
     env = cluster("w0", "w1")
     env.submit(roots("x", 2))

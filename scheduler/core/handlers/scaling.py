@@ -48,10 +48,19 @@ def handle_size_cluster(turn: Turn, message: SizeCluster) -> None:
 
 
 def _begin(state: SchedulerState, now: float) -> Scaling:
-    """Return what is remembered at the first request. All workers count as used until now."""
+    """Return what is remembered at the first request, or the first after a long time.
+
+    Uses of workers are recorded between requests, too. Before the first one, all workers count as
+    used until now.
+    """
     before = state.scaling
-    uses = {ws: WorkerUse(now, now) for ws in state.workers.values()}
-    return Scaling(startup_seconds=before.startup_seconds, nthreads=before.nthreads, uses=uses)
+    uses = before.uses or {ws: WorkerUse(now, now) for ws in state.workers.values()}
+    return Scaling(
+        asked_at=before.asked_at,
+        startup_seconds=before.startup_seconds,
+        nthreads=before.nthreads,
+        uses=uses,
+    )
 
 
 def _update_uses(state: SchedulerState, now: float) -> None:
