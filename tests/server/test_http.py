@@ -138,7 +138,11 @@ async def test_commands() -> None:
         port = scheduler.http_server.port
         found = json.loads(await get(port, "/api/v1/get_workers"))
         assert [each["name"] for each in found["workers"]] == ["alice"]
-        assert json.loads(await get(port, "/api/v1/adaptive_target")) == {"workers": 0}
+        await get(port, "/metrics")
+        assert json.loads(await get(port, "/json/counts.json"))["desired_workers"] == 0
+        assert not scheduler.server.state.scaling.asked_at, "neither is a request"
+        assert "workers" in json.loads(await get(port, "/api/v1/adaptive_target"))
+        assert scheduler.server.state.scaling.asked_at
         assert "idle_since" in json.loads(await get(port, "/api/v1/check_idle"))
         (retired,) = json.loads((await retire(url, JSON)).body).values()
         assert retired["name"] == "alice"

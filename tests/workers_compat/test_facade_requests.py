@@ -12,7 +12,8 @@ from paceline.workers_compat.facade.stream_views import build_message
 
 async def test_requests_as_methods(world):
     assert world.facade.get_task_status(keys=["nothing"]) == {"nothing": None}
-    assert world.facade.adaptive_target() >= 0
+    assert world.facade.adaptive_target() == world.scheduler.server.state.scaling.asked
+    assert world.scheduler.server.state.scaling.asked_at, "dask-gateway's plugin acts on it"
     got = await world.facade.broadcast(msg={"op": "identity"})
     assert set(got) == {world.worker.address}
     assert "retire_workers" in world.facade.handlers

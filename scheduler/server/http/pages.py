@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import html
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
+from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.server.requests.cluster import target_duration_seconds
 from paceline.workers_compat.facade import pages as stock
 from tornado import web
 
@@ -54,7 +55,7 @@ def front_page(server: Server) -> str:
     )
 
 
-async def counts(state: SchedulerState, desired: Callable[[], int]) -> dict[str, int]:
+async def counts(state: SchedulerState) -> dict[str, int]:
     """Return numbers of tasks and workers.
 
     Tasks are counted in slices, so that the event loop is not blocked.
@@ -85,7 +86,7 @@ async def counts(state: SchedulerState, desired: Callable[[], int]) -> dict[str,
         "waiting": waiting,
         "waiting_data": waiting_data,
         "workers": len(workers),
-        "desired_workers": desired(),
+        "desired_workers": scaling.adaptive_target(state, target_duration_seconds()),
     }
 
 
@@ -102,7 +103,7 @@ def routes(
     found: list[Route] = [
         page(r"/health", lambda: "ok", "text/plain; charset=utf-8"),
         page(r"/metrics", metrics.render, metrics.content_type),
-        page(r"/json/counts.json", lambda: counts(server.state, facade.adaptive_target)),
+        page(r"/json/counts.json", lambda: counts(server.state)),
         page(r"/json/identity.json", lambda: jsonable(facade.identity())),
         page(r"/json/shares.json", lambda: share_report(server.state)),
         page(r"/json/memory.json", lambda: memory_report(server.state)),

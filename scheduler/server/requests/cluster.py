@@ -7,7 +7,6 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import config
@@ -26,10 +25,11 @@ def target_duration_seconds(wanted: Any = None) -> float:
 
 
 def handle_adaptive_target(server: ServerApi, request: m.AdaptiveTarget, peer: Peer) -> int:
-    """Return the recommended number of workers."""
+    """Return the recommended number of workers.
+
+    Plugins (dask-gateway) and ``/api/v1/adaptive_target`` (Kubernetes operator) call it, too.
+    """
     seconds = target_duration_seconds(request.target_duration)
-    if not isinstance(peer, Peer):  # a page or a plugin, not a cluster that will act on it
-        return scaling.adaptive_target(server.state, seconds)
     server.send_stimulus(stimuli.SizeCluster(seconds))
     return server.state.scaling.asked
 
