@@ -67,7 +67,8 @@ class Scheduler:
         worker_ttl, allowed_failures, validate: as the configuration keys of the same names.
         dashboard, dashboard_address, http_prefix: the HTTP server.
         preload, preload_argv: modules to run at the start and end.
-        contact_address: the address that peers connect to, if it is not the listening address.
+        contact_address: the address that a ``SpecCluster`` passes to workers, instead of
+            ``Scheduler.address``.
         plugins, blocked_handlers: scheduler plugins, and ops that are refused.
         services: other servers of this process, in the form that stock accepts.
         security: a ``Security`` object of distributed, or its keywords; the configuration if None.
@@ -214,13 +215,11 @@ class Scheduler:
 
     @property
     def address(self) -> str:
-        """The address that peers connect to.
+        """The address of the first listener, to connect to.
 
         Raises:
             ValueError: the scheduler does not listen yet.
         """
-        if self.contact_address:
-            return str(self.contact_address)
         if not self._listeners:
             raise ValueError("cannot get address of non-running Server")
         return self.contact_addresses[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -119,6 +120,22 @@ async def test_in_a_spec_cluster() -> None:
         cluster.scale(1)
         while len(cluster.scheduler.workers) > 1:
             await asyncio.sleep(0.01)
+
+
+async def test_contact_address_is_for_workers_only(tmp_path: Path) -> None:
+    """The cluster, the scheduler file and the identity have the address of the listener."""
+    file = tmp_path / "scheduler.json"
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    options["contact_address"] = "tcp://192.0.2.1:9"
+    async with SpecCluster(
+        scheduler={"cls": Scheduler, "options": {**options, "scheduler_file": str(file)}},
+        asynchronous=True,
+    ) as cluster:
+        scheduler = cluster.scheduler
+        assert scheduler.contact_address == "tcp://192.0.2.1:9"
+        assert cluster.scheduler_address == scheduler.address == scheduler.contact_addresses[0]
+        assert scheduler.host == "127.0.0.1" and scheduler.identity()["address"] == scheduler.address
+        assert json.loads(file.read_text())["address"] == scheduler.address
 
 
 @pytest.mark.parametrize("problem", ["journal", "port"])
