@@ -119,7 +119,7 @@ def test_deadly_commit_closes_the_connection(start_durable: StartDurable, tmp_pa
         with Client(cluster.address, set_as_default=False) as other:
             keys = [*(f"many-{i}" for i in range(6_000)), "poison"]
             deadly = other.map(abs, range(len(keys)), key=keys, priority=-1)
-            wait_for_text(cluster, "died repeatedly of its messages")
+            wait_for_text(cluster, "its messages ended the scheduler repeatedly")
             del deadly
         assert client.submit(abs, kept).result(timeout=60) == 1
         assert client.scheduler_info()["restarts"] == 3
@@ -137,7 +137,7 @@ async def test_files_of_earlier_incidents_are_kept(
     durability._set_aside(connection)
     for _ in range(2):
         durability._set_aside_stimulus("tick", b"this")
-    assert caplog.text.count(f"of tick, which is now in {tmp_path}/set-aside-tick-2.pickle") == 1
+    assert caplog.text.count(f"it is now in {tmp_path}/set-aside-tick-2.pickle") == 1
     assert connection.fault.endswith(f"now in {tmp_path}/set-aside-connection-2.pickle")
     for name in ("tick", "connection"):
         assert (tmp_path / f"set-aside-{name}-1.pickle").read_bytes() == b"earlier"
@@ -154,7 +154,7 @@ def test_deadly_tick_is_set_aside(start_durable: StartDurable, tmp_path: Path) -
         kept = client.submit(abs, -1)
         assert kept.result(timeout=60) == 1
         deadly = client.submit(abs, 1, key="poison", resources={"missing": 1})
-        wait_for_text(cluster, "The scheduler died repeatedly of tick, which is now in")
+        wait_for_text(cluster, "The stimulus tick ended the scheduler repeatedly; it is now in")
         assert client.submit(abs, kept).result(timeout=60) == 1
         time.sleep(1)
         assert client.scheduler_info()["restarts"] == 3
@@ -175,7 +175,7 @@ def test_connection_whose_input_is_deadly_is_closed(
         with Client(cluster.address, set_as_default=False) as other:
             other.scatter([1], direct=True)
             deadly = other.submit(abs, 1, key="poison")
-            wait_for_text(cluster, "died repeatedly of its messages")
+            wait_for_text(cluster, "its messages ended the scheduler repeatedly")
             del deadly
         assert kept.status == "finished"
         assert client.submit(abs, kept).result(timeout=60) == 1

@@ -234,7 +234,7 @@ class Durability:
         """Write the input that ended several processes to a file; its connection is closed."""
         data = dump([list(past.requests), list(past.messages)])
         path = _write_new(self._keeper.folder, "connection", data)
-        past.fault = f"the scheduler died repeatedly of its messages, which are now in {path}"
+        past.fault = f"its messages ended the scheduler repeatedly; they are now in {path}"
 
     def _set_aside_stimulus(self, name: str, pickled: bytes) -> None:
         """Write a stimulus that ended several processes to a file; it is not handled."""
@@ -242,7 +242,7 @@ class Durability:
             return  # it is the same one again, such as a tick
         self._has_set_aside = True
         logger.error(
-            "The scheduler died repeatedly of %s, which is now in %s; going on without it",
+            "The stimulus %s ended the scheduler repeatedly; it is now in %s and is not handled",
             name,
             _write_new(self._keeper.folder, name, pickled),
         )
