@@ -152,7 +152,7 @@ async def test_loop_profile_page_draws_samples_taken_after_it_was_opened(
     from bokeh.document import Document
     from paceline.workers_compat.dashboard.applications import pages
 
-    monkeypatch.setattr("paceline.workers_compat.facade.loop_profile.SAFE", True)
+    monkeypatch.setattr("paceline.workers_compat.loop_profile.SAFE", True)
     document = Document()
     with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
         async with Scheduler(
@@ -177,7 +177,7 @@ async def test_embedded_dashboard_shows_the_schedulers_profile(
     pytest.importorskip("bokeh")
     from paceline.workers_compat.dashboard.embedded import DashboardScheduler
 
-    monkeypatch.setattr("paceline.workers_compat.facade.loop_profile.SAFE", True)
+    monkeypatch.setattr("paceline.workers_compat.loop_profile.SAFE", True)
     for _ in range(2):  # one after another in the same loop
         with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
             async with Scheduler(

@@ -6,8 +6,8 @@ import time
 
 import dask
 import pytest
-from paceline.workers_compat.facade import loop_profile
-from paceline.workers_compat.facade.loop_profile import LoopProfile, Periods
+from paceline.workers_compat import loop_profile
+from paceline.workers_compat.loop_profile import LoopProfile, Periods
 
 
 @pytest.fixture

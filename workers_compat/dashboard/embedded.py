@@ -10,9 +10,9 @@ from typing import Any
 
 from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
-from paceline.workers_compat.facade.loop_profile import Periods
 from paceline.workers_compat.facade.pages import PageScheduler
 from paceline.workers_compat.facade.server_port import FacadeServer
+from paceline.workers_compat.loop_profile import Periods
 from tornado.ioloop import IOLoop
 
 from . import applications

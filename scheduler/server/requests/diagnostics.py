@@ -14,7 +14,7 @@ from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import versions
 from paceline.workers_compat.facade import stock_plugins
-from paceline.workers_compat.facade.loop_profile import merged_profile
+from paceline.workers_compat.loop_profile import merged_profile
 
 from .api import Handler, ServerApi, arguments, calls
 from .broadcast import broadcast, call_each

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.workers_compat.config import config
-from paceline.workers_compat.facade.loop_profile import LoopProfile
+from paceline.workers_compat.loop_profile import LoopProfile
 
 from .logs import LogKeeper
 
