@@ -38,10 +38,10 @@ from paceline.scheduler.server.runtime.scheduler_file import SchedulerFile
 from paceline.workers_compat import addressing, stock_classes
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads
+from paceline.workers_compat.config.settings import texts
 from paceline.workers_compat.facade import state_attributes, work_stealing
 from paceline.workers_compat.security import shared_secret, unpickling
 from paceline.workers_compat.security import tls_config as tls
-from paceline.workers_compat.settings import texts
 
 from .server import Server
 

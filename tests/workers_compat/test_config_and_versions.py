@@ -15,8 +15,8 @@ from paceline.workers_compat.config.config import (
     plain_config,
     scheduler_config,
 )
+from paceline.workers_compat.config.settings import texts
 from paceline.workers_compat.config.versions import get_versions, is_supported, version_warning
-from paceline.workers_compat.settings import texts
 
 
 def test_every_setting_has_a_key_of_stock():

@@ -17,9 +17,9 @@ from distributed.protocol.pickle import dumps
 from distributed.system import MEMORY_LIMIT
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.workers_compat.graphs.annotations import is_plain
-from paceline.workers_compat.settings import as_bool, is_on
 
 from . import schema
+from .settings import as_bool, is_on
 
 #: Default of `paceline.graph-compiler.timeout`.
 GRAPH_COMPILER_TIMEOUT = "10 minutes"

@@ -11,7 +11,8 @@ from typing import Any
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import MEASURES, check_group_settings
 from paceline.workers_compat.graphs.policies import check_configured
-from paceline.workers_compat.settings import OFF, ON
+
+from .settings import OFF, ON
 
 
 class InvalidPart(ValueError):

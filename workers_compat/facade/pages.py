@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import distributed
+from paceline.workers_compat.config.settings import texts
 from paceline.workers_compat.security.http_token import is_foreign
 from paceline.workers_compat.security.unpickling import deserialize
-from paceline.workers_compat.settings import texts
 
 from .stock_calls import StockCoroutine
 

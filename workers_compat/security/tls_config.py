@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from distributed.security import Security
-from paceline.workers_compat.settings import texts
+from paceline.workers_compat.config.settings import texts
 
 #: Maximum number of names in a peer's certificate; a certificate with more is rejected.
 NAMES_MAX = 256

@@ -27,9 +27,9 @@ from distributed.protocol.serialize import (
     to_serialize,
 )
 from paceline.protocol.payload import Payload, payload_pickle, serialized_payload
+from paceline.workers_compat.config.settings import is_on
 from paceline.workers_compat.graphs.plain_keys import is_encodable
 from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_payload, stock_pickle
-from paceline.workers_compat.settings import is_on
 
 
 class UnpicklingDisabledError(ValueError):

@@ -178,7 +178,7 @@ def _below(seconds: float) -> Callable[[Any], bool]:
 
 
 def _is_off(value: Any) -> bool:
-    from paceline.workers_compat.settings import is_off
+    from paceline.workers_compat.config.settings import is_off
 
     return is_off(value)
 

@@ -36,7 +36,7 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
         RpcError: the scheduler cannot be reached, does not reply in time, or replies with an error.
     """
     from paceline.workers_compat.addressing import split_address
-    from paceline.workers_compat.settings import is_on
+    from paceline.workers_compat.config.settings import is_on
 
     encrypted_only = is_on("distributed.comm.require-encryption", default=False)
     if "://" not in address:

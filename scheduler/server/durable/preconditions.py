@@ -11,7 +11,7 @@ from stat import S_IWGRP, S_IWOTH
 from typing import Any
 
 from paceline.workers_compat.config import config
-from paceline.workers_compat.settings import is_on
+from paceline.workers_compat.config.settings import is_on
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -17,7 +17,7 @@ change.
 
 from __future__ import annotations
 
-from paceline.workers_compat.settings import is_on
+from paceline.workers_compat.config.settings import is_on
 
 
 def are_enabled() -> bool:
