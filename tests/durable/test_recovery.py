@@ -23,7 +23,6 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.sockets import PeerFacts
-from paceline.scheduler.server.durable.counters import transferred
 from paceline.scheduler.server.durable.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept, receive
@@ -32,6 +31,7 @@ from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConn
 from paceline.scheduler.server.durable.recorder import CLOSED
 from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.durable.tcp_counters import transferred
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.peer import HandshakeHandler
 from paceline.scheduler.server.requests import plugins

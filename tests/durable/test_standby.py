@@ -12,13 +12,13 @@ import pytest
 from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
-from paceline.scheduler.server.durable.counters import Transferred
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import RENEWED, UPGRADED, Death, Deaths, Kept
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.durable.tcp_counters import Transferred
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.requests.plugins import restore_plugins

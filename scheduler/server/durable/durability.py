@@ -22,7 +22,6 @@ from paceline.workers_compat.config import config as dask_config
 
 from . import standby
 from .adoption import Adoption
-from .counters import Transferred, transferred
 from .durable_comm import DurableBackend, DurableComm
 from .kept import STANDBY_NOW
 from .log import Log, RecoveryError
@@ -30,6 +29,7 @@ from .past_connection import NOT_KEPT
 from .reconcile import reconcile
 from .recorder import START, LogRecorder, dump
 from .replay import Past, Replay, RunStart
+from .tcp_counters import Transferred, transferred
 
 if TYPE_CHECKING:
     from pathlib import Path

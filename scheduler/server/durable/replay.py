@@ -23,9 +23,9 @@ from paceline.scheduler.server.journal.replay import ReplayedPlugins
 from paceline.workers_compat.graphs.graph_table import decode_reply
 
 from . import recorder as r
-from .counters import Transferred
 from .log import RecoveryError
 from .past_connection import NOT_KEPT, CompilingGraph, PastConnection
+from .tcp_counters import Transferred
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
