@@ -29,7 +29,7 @@ from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.plugins import Plugins
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
-from paceline.workers_compat.graphs.graph_table import MatchReply, MatchRequest
+from paceline.workers_compat.graphs.compiler_messages import MatchReply, MatchRequest
 from paceline.workers_compat.security.tls_config import Tls
 
 from .driver import Driver

@@ -16,7 +16,7 @@ from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.scheduler.server.compilers import pool, process
 from paceline.scheduler.server.compilers.pool import ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
-from paceline.workers_compat.graphs.graph_table import CompileRequest, decode_reply
+from paceline.workers_compat.graphs.compiler_messages import CompileRequest, decode_reply
 
 
 def request(graph_id: int, expr: Any, keys: list[Any], client: str = "c") -> CompileRequest:

@@ -21,7 +21,7 @@ from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
 from paceline.workers_compat.graphs import ordering, spec_pickler
 from paceline.workers_compat.graphs.accelerators.unimported import ReferenceLoader
 from paceline.workers_compat.graphs.compiler import compile_graph
-from paceline.workers_compat.graphs.graph_table import CompileRequest
+from paceline.workers_compat.graphs.compiler_messages import CompileRequest
 
 
 def closed(value: Any) -> Payload:

@@ -20,8 +20,7 @@ from paceline.protocol.framing import FrameReader
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.config import config
-from paceline.workers_compat.graphs.compiler_process import CompilerChild
-from paceline.workers_compat.graphs.graph_table import (
+from paceline.workers_compat.graphs.compiler_messages import (
     Cancel,
     ChildSetup,
     CompileRequest,
@@ -31,6 +30,7 @@ from paceline.workers_compat.graphs.graph_table import (
     decode_reply,
     encode_request,
 )
+from paceline.workers_compat.graphs.compiler_process import CompilerChild
 from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
 

@@ -21,7 +21,7 @@ from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
 from paceline.workers_compat.graphs.compiler import UNREADABLE
-from paceline.workers_compat.graphs.graph_table import CompileRequest, encode_request
+from paceline.workers_compat.graphs.compiler_messages import CompileRequest, encode_request
 from paceline.workers_compat.graphs.plain_keys import plain_key
 
 
@@ -318,7 +318,7 @@ sys.path.insert(0, {here!r})
 from conftest import request, Compiled
 from paceline.workers_compat.graphs.compiler import compile_graph
 from paceline.protocol.framing import FrameReader
-from paceline.workers_compat.graphs.graph_table import decode_request
+from paceline.workers_compat.graphs.compiler_messages import decode_request
 from dask._task_spec import Task, TaskRef, List
 graph = {{"s-%d" % i: Task("s-%d" % i, sum, List(*[TaskRef("x-%d" % ((i * j) % 37)) for j in range(9)])) for i in range(50)}}
 made = request(graph, list(graph), internal_priority={{k: 0 for k in graph}})

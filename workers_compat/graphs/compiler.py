@@ -28,7 +28,7 @@ from paceline.workers_compat.errors import error_payloads
 
 from .accelerators.unimported import ReferenceLoader
 from .annotations import AnnotationTable, is_plain, plain_number
-from .graph_table import CompileRequest
+from .compiler_messages import CompileRequest
 from .ordering import GraphIndex
 from .plain_keys import plain_keys
 from .rows import CHUNK_SIZE, RowTable, rows_of

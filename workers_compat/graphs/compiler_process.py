@@ -27,7 +27,7 @@ from paceline.workers_compat.end_process import end_process
 from paceline.workers_compat.malloc_trim import malloc_trim
 from setproctitle import setproctitle
 
-from .graph_table import (
+from .compiler_messages import (
     Cancel,
     ChildSetup,
     CompileRequest,

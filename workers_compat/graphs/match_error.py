@@ -8,7 +8,7 @@ from typing import Any
 
 from .accelerators.unimported import ReferenceLoader
 from .compiler import compile_graph, unpickle
-from .graph_table import CompileRequest, MatchReply, MatchRequest
+from .compiler_messages import CompileRequest, MatchReply, MatchRequest
 from .policies import full_name
 
 

@@ -31,7 +31,7 @@ from paceline.scheduler.core.stimuli import GraphChunk, GraphRestarted
 from paceline.scheduler.server.runtime import child_process
 from paceline.scheduler.server.runtime.child_process import Spawn
 from paceline.workers_compat.config import config
-from paceline.workers_compat.graphs.graph_table import (
+from paceline.workers_compat.graphs.compiler_messages import (
     ChildSetup,
     CompileRequest,
     CompilerReady,

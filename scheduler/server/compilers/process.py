@@ -16,7 +16,7 @@ from paceline.protocol.framing import FrameReader, Frames
 from paceline.scheduler.core.stimuli import GraphFailed
 from paceline.scheduler.server.runtime.child_process import ChildProcess
 from paceline.workers_compat import errors
-from paceline.workers_compat.graphs.graph_table import (
+from paceline.workers_compat.graphs.compiler_messages import (
     Cancel,
     CompileRequest,
     MatchRequest,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from paceline.workers_compat.graphs.graph_table import CompileRequest, MatchRequest
+from paceline.workers_compat.graphs.compiler_messages import CompileRequest, MatchRequest
 
 from .process import WAITING_MESSAGES_MAX, OnReply, compile_failure
 

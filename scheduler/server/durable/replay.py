@@ -20,7 +20,7 @@ from paceline.scheduler.core.stimuli import (
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.journal.replay import ReplayedPlugins
-from paceline.workers_compat.graphs.graph_table import decode_reply
+from paceline.workers_compat.graphs.compiler_messages import decode_reply
 
 from . import recorder as r
 from .log import RecoveryError

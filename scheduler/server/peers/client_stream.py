@@ -20,7 +20,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.graphs.commit import is_lost
 from paceline.scheduler.server.durable.past_connection import CompilingGraph, data_placed
-from paceline.workers_compat.graphs.graph_table import CompileRequest
+from paceline.workers_compat.graphs.compiler_messages import CompileRequest
 
 from .slow_peers import SlowClientBuffer
 from .streams import Stream

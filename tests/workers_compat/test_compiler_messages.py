@@ -11,7 +11,7 @@ from paceline.protocol.framing import FrameReader, Frames
 from paceline.protocol.packed_keys import PackedKeys
 from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
-from paceline.workers_compat.graphs.graph_table import (
+from paceline.workers_compat.graphs.compiler_messages import (
     Cancel,
     ChildSetup,
     CompileRequest,
