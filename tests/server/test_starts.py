@@ -134,7 +134,9 @@ async def test_contact_address_is_for_workers_only(tmp_path: Path) -> None:
         scheduler = cluster.scheduler
         assert scheduler.contact_address == "tcp://192.0.2.1:9"
         assert cluster.scheduler_address == scheduler.address == scheduler.contact_addresses[0]
-        assert scheduler.host == "127.0.0.1" and scheduler.identity()["address"] == scheduler.address
+        assert (
+            scheduler.host == "127.0.0.1" and scheduler.identity()["address"] == scheduler.address
+        )
         assert json.loads(file.read_text())["address"] == scheduler.address
 
 
