@@ -99,6 +99,18 @@ def test_unknown_tasks_with_common_inputs_wait_for_slots() -> None:
     assert [len(ws.processing) for ws in env.state.workers.values()] == [2, 2]
 
 
+def test_they_start_as_soon_as_one_has_finished() -> None:
+    """Also if other tasks, which need no slots, occupy the workers."""
+    env = cluster()
+    learn(env, "x", 1000)
+    loads = [f"load-{i}" for i in range(9)]
+    open_files(env, loads)
+    env.submit({f"x-{i}": ["open-0"] for i in range(1, 9)})
+    assert env.states(loads[-1]) == ["queued"]
+    env.finish(next(key for key in loads if env.states(key) == ["processing"]), nbytes=8)
+    assert sorted(env.states(*loads)) == ["memory"] + ["processing"] * 8
+
+
 def test_tasks_that_wait_because_nothing_is_known_of_them_do_not_hold_others() -> None:
     env = cluster()
     learn(env, "x", 1000)

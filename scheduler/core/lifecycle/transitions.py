@@ -246,6 +246,13 @@ def _is_held(state: SchedulerState, ts: TaskState) -> bool:
     return bool(state.ends.workers) and worker_ends.is_limited(state, ts)
 
 
+def _needs_no_slot(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether the queued task `ts` was held for a reason that no longer applies."""
+    if not state.queued.is_held(ts) or state.admission.is_short or _is_held(state, ts):
+        return False
+    return not admission.is_unknown_fan_out(state, ts)
+
+
 def _wait_for_memory(turn: Turn, ts: TaskState) -> None:
     """Queue the ready task `ts`, which fits on no worker."""
     if placement.is_rootish(turn.state, ts):
@@ -259,6 +266,9 @@ def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: 
     """Send the task to worker `detail`, or one with a free slot; without one it stays queued."""
     state = turn.state
     ws = detail or coassignment.claimed_worker(state, ts) or fairness.worker_for(state, ts)
+    if ws is None and _needs_no_slot(state, ts):
+        ws = placement.place_non_rootish(state, ts)
+        state.shares.unheld = True
     if ws is not None and all(d.who_has for d in ts.dependencies):
         _dispatch(turn, ts, ws, recs)
         if state.queued.is_unclaimed(ts):
@@ -314,7 +324,13 @@ def transition_processing_memory(
     nbytes = detail.nbytes
     if nbytes is not None:
         accounting.set_nbytes(state, ts, nbytes)
-        group.prefix.memory.add_result(nbytes)
+        memory = group.prefix.memory
+        was_known = memory.is_known
+        memory.add_result(nbytes)
+        if not was_known:
+            for held in state.queued.held_of(group.prefix):
+                if _needs_no_slot(state, held):
+                    recs[held] = "processing"
     state.loads.touch(ws)
     accounting.add_replica(state, ts, ws)
     accounting.expect_results(state, group.prefix, ws)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from .accounts import ShareGroup, Shares
 from .containers import PriorityQueue
-from .model import TaskState, WorkerState
+from .model import TaskPrefix, TaskState, WorkerState
 
 #: Restrictions of a task as a key: workers, hosts, resources, whether they are loose, workers that
 #: a retry avoids, and the name of its prefix if a worker ends too soon for it, or "".
@@ -217,6 +217,10 @@ class FairQueue:
         """Return whether `ts` is queued because of its share group."""
         queue = self.queues.get(ts.account.share)
         return queue is not None and ts in queue.places
+
+    def held_of(self, prefix: TaskPrefix) -> list[TaskState]:
+        """Return the held tasks of `prefix`."""
+        return [ts for queue in self.waiting for ts in queue.places if ts.group.prefix is prefix]
 
     def is_unclaimed(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued, and neither in a batch nor waiting for a place."""
