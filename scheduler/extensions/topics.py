@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.extension import Extension
-from paceline.scheduler.core.handlers.whole_workers import MEMORY_TOPIC, note_memory_report
+from paceline.scheduler.core.ticks.whole_workers import MEMORY_TOPIC, note_memory_report
 from paceline.scheduler.core.turn import WARNING, Turn
 
 from .names import hashable_name, hashable_names

@@ -14,6 +14,7 @@ from typing import Final
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import StealRequest
 from paceline.scheduler.core.instructions import MatchError, RestartStuckWorker
+from paceline.scheduler.core.lifecycle.retries import match_request
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.comparison import (
@@ -26,11 +27,10 @@ from paceline.scheduler.core.state.comparison import (
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.requests import BARRIER_KEY
+from paceline.scheduler.core.ticks.extra_runs import unfinished_restart
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
-from .extra_runs import unfinished_restart
 from .replicas import add_keys, drop_replicas
-from .retries import match_request
 
 #: States on a worker of a task that the worker is going to finish.
 UNDERWAY = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})

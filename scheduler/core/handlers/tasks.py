@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting, charges
+from paceline.scheduler.core.lifecycle.availability import use_worker
+from paceline.scheduler.core.lifecycle.retries import failure_of, handle_failed_run
 from paceline.scheduler.core.lifecycle.second_runs import promote_second_run
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
@@ -11,12 +13,10 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.policies import second_run
+from paceline.scheduler.core.ticks.stragglers import is_second_run, second_run_failed
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
-from .availability import use_worker
 from .replicas import add_keys
-from .retries import failure_of, handle_failed_run
-from .stragglers import is_second_run, second_run_failed
 
 
 def handle_task_finished(turn: Turn, message: TaskFinished) -> None:

@@ -6,6 +6,7 @@ from itertools import takewhile
 
 from paceline.scheduler.core.graphs.commit import run_commits
 from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
+from paceline.scheduler.core.lifecycle.availability import refresh_no_workers
 from paceline.scheduler.core.lifecycle.deferred import run_deferred
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.slots import fill_slots
@@ -16,15 +17,14 @@ from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
+from paceline.scheduler.core.ticks.admission import check_memory
+from paceline.scheduler.core.ticks.task_policies import check_policies
+from paceline.scheduler.core.ticks.whole_workers import check_whole_workers
+from paceline.scheduler.core.ticks.worker_ends import check_ends
 from paceline.scheduler.core.turn import ERROR, INFO, WARNING, Registry, Turn
 
-from .admission import check_memory
-from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
-from .policies import check_policies
 from .shares import check_memory_caps
-from .whole_workers import check_whole_workers
-from .worker_ends import check_ends
 
 #: Heartbeats that a worker must have missed before it is removed.
 MISSED_HEARTBEATS = 10

@@ -11,6 +11,11 @@ from paceline.protocol.keys import Key
 from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting, charges
+from paceline.scheduler.core.lifecycle.availability import (
+    availability_changed,
+    refresh_no_workers,
+    use_worker,
+)
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
@@ -32,13 +37,11 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
+from paceline.scheduler.core.ticks.admission import learn_memory
+from paceline.scheduler.core.ticks.extra_runs import refresh_extra_runs
+from paceline.scheduler.core.ticks.worker_ends import METRIC as ENDS_METRIC
+from paceline.scheduler.core.ticks.worker_ends import end_changed, learn_end
 from paceline.scheduler.core.turn import ERROR, INFO, KEYS_IN_LOG_LINE, WARNING, Registry, Turn
-
-from .admission import learn_memory
-from .availability import availability_changed, refresh_no_workers, use_worker
-from .extra_runs import refresh_extra_runs
-from .worker_ends import METRIC as ENDS_METRIC
-from .worker_ends import end_changed, learn_end
 
 #: Members of ``host_info`` that the scheduler maintains; workers cannot change them.
 OWN_HOST_FACTS = ("addresses", "nthreads", "last-seen")

@@ -10,6 +10,7 @@ from collections.abc import Container
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
+from paceline.scheduler.core.lifecycle.availability import use_worker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.policies import second_run
@@ -17,8 +18,6 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
-
-from .availability import use_worker
 
 
 def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:

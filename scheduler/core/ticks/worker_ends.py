@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from paceline.scheduler.core.lifecycle.availability import use_worker
 from paceline.scheduler.core.policy.worker_ends import without_time
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
-
-from .availability import use_worker
 
 #: The metric: seconds until the worker ends, or None.
 METRIC = "ends_in"

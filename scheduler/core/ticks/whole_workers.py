@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.scheduler.core.lifecycle.availability import availability_changed
 from paceline.scheduler.core.lifecycle.recommendations import priority_of
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
@@ -26,8 +27,6 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import taken_slots
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
-
-from .availability import availability_changed
 
 #: A task is light if it has been executing for longer than this, in seconds, while its worker uses
 #: less than this share of its memory limit.

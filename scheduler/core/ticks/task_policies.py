@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.removal import blamed_tasks
+from paceline.scheduler.core.lifecycle.retries import TIMEOUT_ERROR, check_retry, retry_later
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.deferred import Recs
@@ -21,7 +22,6 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import WARNING, Turn
 
 from .extra_runs import give_up_run
-from .retries import TIMEOUT_ERROR, check_retry, retry_later
 from .stragglers import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.scheduler.core.lifecycle.extra_runs import refresh_running
-from paceline.scheduler.core.lifecycle.recommendations import priority_of
-from paceline.scheduler.core.lifecycle.slots import fill_slots
-from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
 from paceline.scheduler.core.turn import Turn
+
+from .extra_runs import refresh_running
+from .recommendations import priority_of
+from .slots import fill_slots
+from .transitions import run
 
 
 def use_worker(turn: Turn, ws: WorkerState) -> None:
