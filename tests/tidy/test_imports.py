@@ -49,6 +49,13 @@ THIRD_PARTY = {
     "paceline": set(),
 }
 
+#: Parts of the core: each imports only those before it. Modules that are not listed may be used by
+#: any part.
+CORE_ORDER = (
+    *("state", "policy", "turn", "lifecycle", "stealing", "graphs", "ticks", "handlers"),
+    *("inspection", "core"),
+)
+
 # These packages may not use the clock, random numbers, the operating system or pickles.
 FORBIDDEN = {
     *("asyncio", "time", "random", "socket", "threading", "logging", "os", "pickle", "dask"),
@@ -89,6 +96,24 @@ def problems(source: Source) -> list[str]:
 
 def test_imports_go_down() -> None:
     assert [p for source in sources() for p in problems(source)] == []
+
+
+def core_part(module: str) -> str:
+    """Return the package or module of the core that contains `module`; empty for others."""
+    prefix = "paceline.scheduler.core."
+    return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else ""
+
+
+def test_imports_of_the_core_go_down() -> None:
+    found = [
+        f"{source.where}:{item.line} imports {item.name}"
+        for source in sources()
+        if (here := core_part(source.module)) in CORE_ORDER
+        for item in source.imports()
+        if (there := core_part(item.name)) in CORE_ORDER
+        and CORE_ORDER.index(there) > CORE_ORDER.index(here)
+    ]
+    assert found == []
 
 
 def test_every_file_is_in_a_room() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import pkgutil
 from collections import Counter
 
 from paceline.protocol.catalogue import TABLES, Direction, Op
 from paceline.protocol.messages import Message
+from paceline.scheduler.core import handlers
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.core.lifecycle.transitions import TRANSITIONS
@@ -81,6 +84,14 @@ def incoming() -> list[Op]:
     elsewhere = BY_THE_STREAM | BY_THE_SHUFFLE_PLUGIN
     ops = [op for direction in INCOMING for op in TABLES[direction].values()]
     return [op for op in ops if not op.is_connection and op.name not in elsewhere]
+
+
+def test_every_module_of_handlers_handles_messages() -> None:
+    found = pkgutil.iter_modules(handlers.__path__, handlers.__name__ + ".")
+    modules = [importlib.import_module(info.name) for info in found]
+    assert [each.__name__ for each in modules if not hasattr(each, "HANDLERS")] == []
+    missing = [each.__name__ for each in modules if not each.HANDLERS.items() <= HANDLERS.items()]
+    assert missing == []
 
 
 def test_every_op_has_a_handler_or_a_reason() -> None:
