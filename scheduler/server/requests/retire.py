@@ -171,12 +171,15 @@ class _Retirement:
                 self._send(SetWorkerStatus(ws.address, worker.next_status))
 
     async def run(self, close: bool, remove: bool) -> str:
-        """Move its data, wait for its running tasks, and remove it. Return why it stays, or ""."""
+        """Move its data, wait for its running tasks, and remove it. Return why it stays, or "".
+
+        If all workers are removed, running tasks are not waited for: no worker could take results.
+        """
         ws = self._ws
         retired = False
         try:
             reason = await self._move_data()
-            if not reason and ws.processing:
+            if not reason and ws.processing and not (remove and self._all_retire()):
                 await self._wait_for_tasks()
                 reason = await self._move_data()
             retired = not reason
@@ -285,6 +288,10 @@ class _Retirement:
     def _unique(self) -> list[TaskState]:
         """Return the tasks of the worker whose data no other running worker holds."""
         return [ts for ts in self._ws.has_what if not ts.actor and not self._is_safe(ts)]
+
+    def _all_retire(self) -> bool:
+        """Return whether all workers are being retired."""
+        return set(self._state.workers.values()) <= self._server.request_state.retiring.keys()
 
     def _is_present(self) -> bool:
         return self._state.workers.get(self._ws.address) is self._ws

@@ -115,11 +115,23 @@ async def test_pinned_task_waits_for_its_worker() -> None:
     async with cluster(1) as (scheduler, client, (w0,)):
         futures = [client.submit(hold, i, workers=[w0.address], key=f"hold-{i}") for i in (0, 1)]
         await Event("began-0").wait(timeout=10)
-        retiring = asyncio.ensure_future(client.retire_workers([w0.address]))
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address], remove=False))
         await until(lambda: scheduler.server.state.tasks["hold-1"].state == "no-worker")
         await Event("go").set()
         assert await retiring == {}, "its data fits nowhere else"
         assert await client.gather(futures) == [0, 1]
+
+
+async def test_running_tasks_are_not_waited_for_if_all_workers_retire(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with cluster(2) as (scheduler, client, workers):
+        future = client.submit(hold, 0)
+        await Event("began-0").wait(timeout=10)
+        addresses = [worker.address for worker in workers]
+        assert set(await client.retire_workers(addresses)) == set(addresses)
+        assert future.status == "pending" and "Retiring worker" not in caplog.text
+        await Event("go").set()
 
 
 async def test_worker_that_cannot_retire_reports_the_reason() -> None:
