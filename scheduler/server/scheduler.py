@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import uuid
 import warnings
 from collections.abc import Generator, Sequence
@@ -95,6 +96,7 @@ class Scheduler:
     _http: HttpServer | None = None
     _pages: Dashboard | None = None
     _file: SchedulerFile | None = None
+    _jupyter_server_application: Any = None
 
     def __init__(
         self,
@@ -331,6 +333,8 @@ class Scheduler:
         if self._config.work_stealing:
             work_stealing.WorkStealing(server.plugins.facade).begin()
         await self.preloads.start()
+        if self.jupyter:
+            os.environ["DASK_SCHEDULER_ADDRESS"] = self.contact_addresses[-1]  # kernels inherit it
         plugins = [plugin for plugin in server.plugins.by_name.values() if hasattr(plugin, "start")]
         starting = [plugin.start(self) for plugin in plugins]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
@@ -448,6 +452,8 @@ class Scheduler:
             logger.info("Scheduler closing all comms")
             await shutdown_notice.send_notices(server, reason)
             server.close_streams()
+            if self._jupyter_server_application is not None:
+                await self._jupyter_server_application._cleanup()  # shuts kernels down
             await server.run_closing_hooks("close")
             await server.stop()
             await server.transport.close_all(timeout)

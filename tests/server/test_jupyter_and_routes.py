@@ -11,9 +11,12 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from paceline.scheduler import Scheduler
 
 ROUTES = """
 from tornado import web
@@ -107,3 +110,19 @@ def test_jupyter_is_served_too(scheduler: dict[str, Any]) -> None:
     assert get(scheduler, "/api/v1/check_idle")["idle_since"] is None
     assert get(scheduler, "/health") == "ok"
     assert get(scheduler, "/mine/workers.json")["workers"] == 0
+
+
+async def test_kernels_receive_the_address_and_are_shut_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = SimpleNamespace(_cleanup=AsyncMock())
+    monkeypatch.setattr(
+        "paceline.scheduler.server.scheduler.serve_jupyter", lambda http, close: app
+    )
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "")
+    async with Scheduler(
+        host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False, jupyter=True
+    ) as scheduler:
+        assert os.environ["DASK_SCHEDULER_ADDRESS"] == scheduler.address
+        app._cleanup.assert_not_awaited()
+    app._cleanup.assert_awaited_once()
