@@ -94,16 +94,22 @@ def listen_addresses(
 
 
 def dashboard_addresses(option: Any, default_port: int) -> list[tuple[str, int]]:
-    """Parse ``":8787,:8087"`` into ``[("", 8787), ("", 8087)]``.
+    """Parse ``":8787,:8087"`` into ``[("", 8787), ("", 8087)]``. A tuple is one host and port.
 
     Raises:
         ValueError: it is invalid.
     """
     if option is None or option == "":
         option = default_port
-    parts = option if isinstance(option, list | tuple) else str(option).split(",")
+    if isinstance(option, tuple):
+        option = [option]
+    parts = option if isinstance(option, list) else str(option).split(",")
     addresses = []
     for part in parts:
+        if isinstance(part, tuple):
+            host, port = part
+            addresses.append((str(host), int(port)))
+            continue
         text = str(part).strip()
         if text.isdigit():
             addresses.append(("", int(text)))
