@@ -50,8 +50,6 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Time for peers to close their connections when the scheduler closes, seconds.
 CLOSE_SECONDS = 2.0
-#: Default port of the dashboard, as in stock.
-DASHBOARD_PORT = 8787
 
 #: Options without a meaning here. Stock ignores `service_kwargs`, too; `transition_counter_max`
 #: detects endless transitions in its tests.
@@ -145,7 +143,7 @@ class Scheduler:
         protocol = protocol or ("tls" if self._tls.required else None)
         where = (host, port, interface, protocol, self.default_port)
         self._start_addresses = addresses.listen_addresses(*where)
-        self._http_addresses = addresses.dashboard_addresses(dashboard_address, DASHBOARD_PORT)
+        self._http_addresses = addresses.dashboard_addresses(dashboard_address)
         given = dashboard_address is not None
         self._http_host = "" if given else addresses.address_host(self._start_addresses[0])
         self._http_prefix = http_prefix or ""

@@ -15,6 +15,7 @@ from distributed import Client
 from paceline.scheduler.server.durable.scheduler_process import (
     LOG_TAIL,
     SchedulerProcess,
+    _arguments,
     _tail,
 )
 
@@ -78,6 +79,12 @@ def test_scheduler_is_killed(tmp_path: Path) -> None:
         keeper = pid(folder, "keeper")
     wait_until_ended(keeper)
     assert {path.name for path in folder.iterdir()} == {"lock", "scheduler.log"}
+
+
+@pytest.mark.parametrize("where", [{"host": "127.0.0.1"}, {"interface": "lo"}])
+def test_pages_are_served_where_the_scheduler_listens(where: dict[str, str]) -> None:
+    arguments = _arguments({**where, "dashboard": False, "dashboard_address": None})
+    assert arguments[arguments.index("--dashboard-address") + 1] == "127.0.0.1:8787"
 
 
 async def test_address_file_of_killed_processes_is_removed(tmp_path: Path) -> None:

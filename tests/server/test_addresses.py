@@ -52,8 +52,8 @@ def test_parts() -> None:
         (":8787,:8087", [("", 8787), ("", 8087)]),
         (("foo", 1), [("foo", 1)]),
         ([("foo", 1), 8787], [("foo", 1), ("", 8787)]),
-        (None, [("", 9)]),
+        (None, [("", 8787)]),
     ],
 )
 def test_dashboard_addresses(option: object, expected: list[tuple[str, int]]) -> None:
-    assert a.dashboard_addresses(option, 9) == expected
+    assert a.dashboard_addresses(option) == expected

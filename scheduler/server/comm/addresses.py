@@ -10,6 +10,8 @@ from paceline.workers_compat.addressing import split_address, split_host_port
 
 #: Schemes whose addresses are hosts and ports.
 IP_SCHEMES = frozenset({"tcp", "tls", "ws", "wss"})
+#: Default port of the dashboard, as in stock.
+DASHBOARD_PORT = 8787
 
 
 def address_host(address: str) -> str:
@@ -93,14 +95,14 @@ def listen_addresses(
     return [listen_address(h, p, i, s, default_port) for h, p, i, s in zip(*columns)]
 
 
-def dashboard_addresses(option: Any, default_port: int) -> list[tuple[str, int]]:
+def dashboard_addresses(option: Any) -> list[tuple[str, int]]:
     """Parse ``":8787,:8087"`` into ``[("", 8787), ("", 8087)]``. A tuple is one host and port.
 
     Raises:
         ValueError: it is invalid.
     """
     if option is None or option == "":
-        option = default_port
+        option = DASHBOARD_PORT
     if isinstance(option, tuple):
         option = [option]
     parts = option if isinstance(option, list) else str(option).split(",")

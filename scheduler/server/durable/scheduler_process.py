@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.workers_compat import stock_classes
+from paceline.scheduler.server.comm import addresses
+from paceline.workers_compat import addressing, stock_classes
 from paceline.workers_compat.config import config
 
 from .preconditions import expanded
@@ -108,6 +109,10 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     if unknown:
         raise ValueError(f"LocalCluster(durable=) does not have the options {', '.join(unknown)}")
     arguments = [] if options.get("dashboard", True) else ["--no-dashboard"]
+    if options.get("dashboard_address") is None:  # the command's default is all interfaces
+        where = (options.get("host"), None, options.get("interface"), "tcp", 0)
+        host = addresses.address_host(addresses.listen_address(*where))
+        arguments += ["--dashboard-address", addressing.join_host_port(host, addresses.DASHBOARD_PORT)]
     for name, option in OPTIONS.items():
         if options.get(name) is not None:
             arguments += [option, str(options[name])]
