@@ -27,6 +27,7 @@ def test_defaults_are_valid() -> None:
 
 
 INVALID: dict[str, Any] = {
+    "distributed.admin.event-loop": "uvlop",
     "distributed.scheduler.bandwidth": "fast",
     "distributed.scheduler.worker-ttl": "soon",
     "distributed.scheduler.allowed-failures": 2.5,
@@ -46,7 +47,6 @@ INVALID: dict[str, Any] = {
     "paceline.scheduler.memory-admission": True,
     "paceline.shares.groups": {"batch": {"memory": float("inf")}},
     "paceline.shares.clients": {"batch-*": 5},
-    "paceline.shares.half-life": "long",
 }
 NOT_ZERO: dict[str, Any] = {
     "paceline.http.body-size": 0,

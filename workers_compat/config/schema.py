@@ -131,7 +131,9 @@ STOCK: dict[str, ValueType] = {
         "a whole number from -1 up", lambda value: is_integer(value, -1)
     ),
     "distributed.adaptive.target-duration": DURATION,
-    "distributed.admin.event-loop": ValueType('"tornado", "uvloop" or "asyncio"', is_text),
+    "distributed.admin.event-loop": ValueType(
+        '"tornado", "uvloop" or "asyncio"', ("tornado", "uvloop", "asyncio").__contains__
+    ),
     "distributed.admin.log-format": TEXT,
     "distributed.admin.log-length": COUNT,
     "distributed.admin.low-level-log-length": COUNT,
