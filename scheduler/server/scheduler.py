@@ -52,8 +52,10 @@ logger = logging.getLogger("distributed.scheduler")
 CLOSE_SECONDS = 2.0
 
 #: Options without a meaning here. Stock ignores `service_kwargs`, too; `transition_counter_max`
-#: detects endless transitions in its tests.
-IGNORED = ("durable", "loop", "service_kwargs", "transition_counter_max")
+#: detects endless transitions in its tests. No file is written to `local_directory`.
+IGNORED = frozenset(
+    "durable local_directory loop needs_workdir service_kwargs transition_counter_max".split()
+)
 
 
 class Scheduler:

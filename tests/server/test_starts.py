@@ -105,6 +105,13 @@ async def test_services() -> None:
     assert calls[2:] == ["stop", "stop"] and scheduler.status == distributed.Status.closed
 
 
+async def test_options_that_have_no_effect(tmp_path: Path) -> None:
+    options = {"dashboard_address": ":0", "local_directory": tmp_path, "needs_workdir": False}
+    assert Scheduler(**options).status == distributed.Status.init
+    with pytest.raises(TypeError, match="serializers"):
+        Scheduler(serializers=["msgpack"])
+
+
 async def test_in_a_spec_cluster() -> None:
     options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
     worker = {"cls": distributed.Worker, "options": {"nthreads": 1, "dashboard_address": ":0"}}
