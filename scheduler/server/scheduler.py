@@ -470,10 +470,10 @@ class Scheduler:
 def _core_config(
     idle_timeout: Any, worker_ttl: Any, allowed_failures: int | None, validate: bool | None
 ) -> SchedulerConfig:
-    """Return the core's configuration with the options that are not None."""
+    """Return the core's configuration with the options given. A duration 0 is none, as in stock."""
     overrides = {
-        "idle_timeout_seconds": dask_config.seconds(idle_timeout),
-        "worker_ttl_seconds": dask_config.seconds(worker_ttl),
+        "idle_timeout_seconds": dask_config.seconds(idle_timeout or None),
+        "worker_ttl_seconds": dask_config.seconds(worker_ttl or None),
         "allowed_failures": allowed_failures,
         "validate": validate,
     }

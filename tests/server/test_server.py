@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import dask.config
 import pytest
 from distributed.core import clean_exception
 from paceline.protocol import messages as m
@@ -302,6 +303,14 @@ async def test_scheduler_file_that_cannot_be_written(tmp_path: Path, caplog: Any
     assert path.exists()
     file.remove()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0, 60.0), ("0", 0.0), ("1 s", 1.0), (None, 60.0)])
+async def test_duration_of_zero_is_as_configured(given: Any, expected: float) -> None:
+    names = ("worker-ttl", "idle-timeout")
+    with dask.config.set({f"distributed.scheduler.{name}": "1 minute" for name in names}):
+        config = Scheduler(worker_ttl=given, idle_timeout=given)._config
+    assert config.worker_ttl_seconds == config.idle_timeout_seconds == expected
 
 
 async def test_idle_timeout_closes_the_scheduler() -> None:
