@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
+import pickle
 import socket
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
+from paceline.scheduler.server.comm.tcp import TcpComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import RENEWED, UPGRADED, Death, Deaths, Kept
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
-from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.durable.standby import begin, capture
 from paceline.scheduler.server.durable.tcp_counters import Transferred
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.requests.plugins import restore_plugins
+from paceline.scheduler.server.requests.spool import Spool
 from paceline.scheduler.server.runtime.template import Template
+
+from tests.support.fake_peers import Peer, until
 
 from .test_replay import replayed, scheduler, slow
 
@@ -136,6 +144,56 @@ async def test_standby_that_cannot_be_forked_is_logged_once(
     monkeypatch.setattr(durability, "_fork", fail)
     durability._fork_standby(scheduler.server)
     assert caplog.text.count("Cannot fork a standby") == 2
+
+
+def test_only_files_of_the_process_are_written_to(tmp_path: Path) -> None:
+    """Objects that the standby inherits keep their numbers, which are not those of its peers."""
+    handler = logging.FileHandler(tmp_path / "log")
+    handler.emit(logging.makeLogRecord({"msg": "before"}))
+    frame = Spool(0, str(tmp_path)).lane().allocate(6)
+    assert frame is not None
+    frame.write(memoryview(b"abc"))
+    ours, theirs = socket.socketpair()
+    other, comm = socket.socketpair()
+    read, write = os.pipe()
+    with ours, theirs, other, comm, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+        pid = os.fork()
+        if not pid:
+            try:
+                begin(theirs, {comm.fileno()})
+                handler.emit(logging.makeLogRecord({"msg": "after"}))
+                frame.write(memoryview(b"def"))
+                fds = [ours.fileno(), theirs.fileno(), other.fileno(), comm.fileno()]
+                targets = [target_of(fd) for fd in fds]
+                os.write(write, pickle.dumps((bytes(frame.finish()), targets)))
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            content, (null, sock, also_null, closed) = pickle.load(pipe)
+        os.waitpid(pid, 0)
+    handler.close()
+    assert content == b"abcdef" and (tmp_path / "log").read_text() == "before\nafter\n"
+    assert null == also_null == os.devnull and sock.startswith("socket:") and closed == ""
+
+
+def target_of(fd: int) -> str:
+    """Return the file that a descriptor of this process belongs to, or "" if it is closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""
+
+
+async def test_comm_has_the_descriptor_of_its_socket(scheduler: Scheduler) -> None:
+    peer = await Peer.connect(scheduler)
+    (comm,) = scheduler.server.transport.comms
+    assert isinstance(comm, TcpComm)
+    with socket.socket(fileno=os.dup(comm.fd)) as sock:
+        assert sock.getpeername() == peer.writer.get_extra_info("sockname")
+    peer.writer.close()
+    await until(lambda: comm.fd == -1)
 
 
 @pytest.mark.parametrize("unread", [b"", b"unread"])

@@ -161,6 +161,13 @@ class TcpComm(Comm):
         return self._reader.coming
 
     @property
+    def fd(self) -> int:
+        """The descriptor of the socket, or -1 if it is closed."""
+        if self._transport is None:
+            return -1
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    @property
     def unwritten_nbytes(self) -> int:
         if self._transport is None:
             return self._out_nbytes

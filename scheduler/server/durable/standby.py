@@ -19,8 +19,10 @@ import pickle
 import signal
 import socket
 import traceback
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paceline.scheduler.server.comm.tcp import TcpComm
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.counters import next_number
 from paceline.workers_compat.end_process import end_process
@@ -96,7 +98,7 @@ def run(
     ancestors = [*keeper.ancestors, server, loop, *asyncio.all_tasks(loop)]
     try:
         asyncio._set_running_loop(None)  # noqa: SLF001 - documented for event loops
-        begin(sock)
+        begin(sock, {comm.fd for comm in server.transport.comms if isinstance(comm, TcpComm)})
         server.request_state.close()
         past = capture(server, start)
         channel = wait(sock, keeper, past, position)
@@ -111,10 +113,17 @@ def run(
         end_process(code)
 
 
-def begin(sock: socket.socket) -> None:
-    """Ignore signals, and close all descriptors but ``sock`` and pipes.
+def begin(sock: socket.socket, comm_fds: Container[int] = ()) -> None:
+    """Ignore signals, and close all sockets but ``sock``. Files and pipes stay open.
 
-    libuv has a pipe for the whole process, which it closes and opens again with each fork.
+    Objects of other libraries, such as log handlers, keep the numbers of descriptors that are
+    closed here. /dev/null gets these numbers, so that nothing is written to the peer whose socket
+    would get one. Messages that are being received are continued in their files. libuv has a pipe
+    for the whole process, which it closes and opens again with each fork.
+
+    Args:
+        sock: socket to the keeper.
+        comm_fds: descriptors of comms, which are not used again. Their numbers become free.
     """
     setproctitle("paceline standby")
     signal.set_wakeup_fd(-1)
@@ -122,11 +131,20 @@ def begin(sock: socket.socket) -> None:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
     gc.freeze()
-    for fd in map(int, os.listdir("/proc/self/fd")):
+    fds = [*map(int, os.listdir("/proc/self/fd"))]
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
         with contextlib.suppress(OSError):
-            kind = os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
-            if fd > 2 and fd != sock.fileno() and kind != "pipe":
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            # an open end of a pseudoterminal would keep its shell running
+            is_kept = target.startswith(("/", "pipe:")) and not target.endswith("/ptmx")
+            if fd <= 2 or fd == sock.fileno() or is_kept:
+                continue
+            if fd in comm_fds:
                 os.close(fd)
+            else:
+                os.dup2(null, fd, inheritable=False)
+    os.close(null)
 
 
 def wait(
