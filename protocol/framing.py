@@ -33,6 +33,9 @@ class FrameSink(Protocol):
     def write(self, data: memoryview) -> None:
         """Append the next piece, whose memory may be reused after the call. May raise OSError."""
 
+    def received(self) -> Buffer:
+        """Return the pieces so far."""
+
     def finish(self) -> Buffer:
         """Return the whole frame. May raise OSError."""
 
@@ -128,19 +131,15 @@ class FrameReader:
         return None if self._lengths is None else (self._lengths, self._frames)
 
     def captured(self) -> tuple[bytes, bool, str | None]:
-        """Return the incomplete message, whether ``admit`` was called, and the error, or None.
-
-        A message that is received into a file cannot be continued, which is such an error.
-        """
-        error = self._error
-        if self._sink is not None:
-            error = "a message that was being received into a file cannot be continued"
+        """Return the incomplete message, whether ``admit`` was called, and the error, or None."""
         pieces: list[Buffer] = []
         if self._lengths is not None:
             pieces = [pack_prelude(self._lengths), *self._frames]
             if self._large is not None:
                 pieces.append(self._large[: self._filled])
-        return b"".join([*pieces, self._rest]), self._admitted_limits is None, error
+            elif self._sink is not None:
+                pieces.append(self._sink.received())
+        return b"".join([*pieces, self._rest]), self._admitted_limits is None, self._error
 
     def resume(self, unread: bytes, is_admitted: bool, error: str | None) -> None:
         """Continue what another reader has ``captured``."""

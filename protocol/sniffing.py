@@ -37,6 +37,10 @@ class _OmittedSink:
     def write(self, data: memoryview) -> None:
         """Ignore `data`."""
 
+    def received(self) -> Buffer:
+        """Raise an error."""
+        raise NotImplementedError("the pieces of an omitted frame are not kept")
+
     def finish(self) -> OmittedFrame:
         """Return the replacement of the frame."""
         return OmittedFrame(self._nbytes)

@@ -25,6 +25,7 @@ from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.snapshot import SnapshotError
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import OFFER, Connections
+from paceline.scheduler.server.requests.spool import Spool
 from paceline.testing import Env
 
 from .test_replay import described as described_state
@@ -111,11 +112,13 @@ def test_long_chain_and_shared_objects() -> None:
     assert repr(outputs[0].workers) == repr(outputs[1].workers) != "{}"
 
 
+@pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("n_received", [0, 5, 20, 70_000, 200_000])
-def test_message_that_was_being_received(n_received: int) -> None:
+def test_message_that_was_being_received(n_received: int, in_file: bool) -> None:
     frames = [b"head", bytes(range(250)) * 1000, b"tail"]
     data = b"".join(pack_frames(frames))
     reader = FrameReader(first=HANDSHAKE_LIMITS)
+    reader.allocate = Spool(0).lane().allocate if in_file else None
     reader.admit()
     assert reader.feed(data[:n_received]) == []
     found = read(written(reader))

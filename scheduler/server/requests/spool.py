@@ -213,8 +213,14 @@ class FileFrame:
             raise error
         self._spool.use_memory(error)
         memory = memoryview(map_memory(self._stop - self._start))
-        memory[:done] = memoryview(self._segment)[self._start : self._written]
+        memory[:done] = self.received()
         self._memory = memory
+
+    def received(self) -> memoryview:
+        """Return what was written."""
+        if self._memory is not None:
+            return self._memory[: self._written - self._start]
+        return memoryview(self._segment)[self._start : self._written]
 
     def finish(self) -> memoryview:
         """Return the whole frame."""
