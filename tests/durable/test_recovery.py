@@ -36,6 +36,7 @@ from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.peer import HandshakeHandler
 from paceline.scheduler.server.requests import plugins
 from paceline.scheduler.server.requests.restart import restart
+from paceline.scheduler.server.runtime.clock import SteadyClock
 from paceline.scheduler.server.server import Server
 from paceline.workers_compat.security.shared_secret import Secret
 
@@ -57,7 +58,8 @@ async def succeeded(scheduler: Scheduler, folder: Path) -> AsyncIterator[Schedul
         shutil.copy(path, copy)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        kept = Kept()
+        assert scheduler.server.durability is not None
+        kept = Kept(progress=scheduler.server.durability._keeper.kept.progress)
         kept.deaths.add(Death("was killed", time.time(), 0))
         keeper = KeeperChannel(theirs, kept, copy)
         async with Scheduler(
@@ -86,6 +88,23 @@ async def test_peers_that_disconnected_before_the_death_are_removed(
         assert successor.server.driver.worker_streams == {}
     for peer in peers:
         peer.writer.close()
+
+
+async def test_clock_goes_on_after_a_jump_of_the_wall_clock(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    """Otherwise the heartbeats of all workers would be overdue."""
+    driver = scheduler.server.driver
+    driver.clock = SteadyClock(lambda: time.time() - 3600)
+    peer = await numbered_worker(scheduler, 1)
+    assert scheduler.server.durability is not None
+    progress = scheduler.server.durability._keeper.kept.progress
+    await until(lambda: progress.clock < time.time() - 3500)
+    commit(scheduler)
+    async with succeeded(scheduler, tmp_path) as successor:
+        now = successor.server.driver.clock()
+        assert driver.clock() - 1 < now < time.time() - 3500
+    peer.writer.close()
 
 
 async def test_last_messages_of_a_worker_are_handled(scheduler: Scheduler, tmp_path: Path) -> None:

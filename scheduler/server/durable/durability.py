@@ -169,6 +169,7 @@ class Durability:
         if past is None:
             return
         driver = server.driver
+        past.now = max(past.now, self._keeper.kept.progress.clock or time.time())
         driver.continue_from(past)
         server.graph_ids = itertools.count(past.last_graph_id + 1)
         await restore_plugins(server, past.plugins)
@@ -251,13 +252,15 @@ class Durability:
         """Report that the scheduler serves its peers, and note that it does until it is closed."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
+        progress = self._keeper.kept.progress
         loop.add_reader(self._keeper.channel, self._on_keeper, ended)
         self._keeper.ready()
         if self.past is not None:
             server.spawn(reconcile(server), "comparison with the workers")
         try:
             while not ended.is_set():
-                self._keeper.kept.progress.alive()
+                progress.alive()
+                progress.clock = server.driver.clock()
                 self._reap_standbys()
                 if self._wants_standby(server):
                     loop.call_soon(self._fork_standby, server)  # outside of tasks

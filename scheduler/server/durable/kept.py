@@ -196,6 +196,16 @@ class Progress:
         return (time.monotonic_ns() - self._words[0]) / 1e9
 
     @property
+    def clock(self) -> float:
+        """The time that the clock of the scheduler process would show now; 0 if it is unknown."""
+        offset = self._words[3]
+        return (time.monotonic_ns() + offset) / 1e9 if offset else 0.0
+
+    @clock.setter
+    def clock(self, now: float) -> None:
+        self._words[3] = max(0, int(now * 1e9) - time.monotonic_ns())
+
+    @property
     def connection(self) -> int:
         """Number of the connection whose input is being handled, or 0."""
         return self._words[1]

@@ -16,6 +16,10 @@ class SteadyClock:
 
     When the wall clock is set, this clock approaches the new time at ``FOLLOW_RATE`` instead of
     jumping. Otherwise a jump beyond ``worker-ttl`` would look like a silence of all workers.
+
+    Args:
+        wall, monotonic: the clocks of the system.
+        since: the time to start with; 0 for that of ``wall``.
     """
 
     __slots__ = ("_monotonic", "_monotonic_seconds", "_now", "_wall")
@@ -28,7 +32,7 @@ class SteadyClock:
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self._now = max(since, wall())
+        self._now = since or wall()
         self._monotonic_seconds = monotonic()
 
     def __call__(self) -> float:
