@@ -234,3 +234,16 @@ def test_full_disk_is_reported_once_and_ends_the_recording() -> None:
     recorder.closed(1)
     assert [record[0] for record in log.appended] == [r.READ]
     assert [error.errno for error in errors] == [errno.ENOSPC]
+
+
+def test_write_of_a_hook_that_cannot_be_pickled_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = FullLog(10)
+    recorder = r.LogRecorder(log, Progress())  # type: ignore[arg-type]
+    recorder.batch(1, 1, 1.0)
+    recorder.turn_writes.made.append((1, threading.Lock()))
+    recorder.hook_writes()
+    recorder.commit()
+    assert "wrote to tasks in a hook cannot be recorded" in caplog.text
+    assert [record[0] for record in log.appended] == [r.STEP]

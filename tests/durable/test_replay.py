@@ -33,12 +33,24 @@ from tests.support.fake_peers import Peer, until, worker
 INVALID = b"\xc1"
 
 
+def new_class() -> type:
+    """Return a class that pickle alone cannot find."""
+
+    class Stats:
+        n_seen = 1
+
+    return Stats
+
+
+Stats = new_class()
+
+
 class Prioritize(SchedulerPlugin):
     """Write an attribute of each task within a hook."""
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         if finish == "waiting":
-            self.scheduler.tasks[key].metadata = {"seen": True}
+            self.scheduler.tasks[key].metadata = {"seen": True, "stats": Stats()}
 
     async def start(self, scheduler: Any) -> None:
         self.scheduler = scheduler
@@ -142,11 +154,17 @@ async def work_with_coordination(client: Client) -> list[Any]:
     return [future, lock, asyncio.ensure_future(Lock("lock").acquire())]
 
 
+def seen_in_metadata(key: str, dask_scheduler: Any) -> tuple[bool, int]:
+    metadata = dask_scheduler.tasks[key].metadata
+    return metadata["seen"], metadata["stats"].n_seen
+
+
 async def work_with_a_plugin(client: Client) -> list[Any]:
     await client.register_plugin(Prioritize(), name="prioritize")
     futures = client.map(slow, range(20), priority=3, retries=1)
     await client.gather(futures)
     await client.scatter({"scattered": [1, 2, 3]})
+    assert await client.run_on_scheduler(seen_in_metadata, futures[0].key) == (True, 1)
     return futures
 
 

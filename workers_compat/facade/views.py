@@ -201,6 +201,14 @@ class TaskView(StateView):
         return AnnotationsProxy(found or {}, self)
 
     @property
+    def metadata(self) -> Any:
+        """Return its metadata as a dict, or None. Values other than plain data are copies."""
+        found = self.core.metadata
+        if found and any(isinstance(value, Payload) for value in found.values()):
+            return {name: deserialize(value) for name, value in found.items()}
+        return found
+
+    @property
     def run_spec(self) -> Any:
         """Unpickle its specification; None for scattered data. Raise if unpickling is disabled."""
         return deserialize_or_raise(self.core.run_spec_payload(), "a task's specification")
@@ -440,7 +448,7 @@ def _as_core(name: str, value: Any) -> Any:
         return {str(what): float(amount) for what, amount in dict(value).items()}
     if name == "annotations":
         return pickled_unless_plain(dict(value))
-    return dict(value)
+    return {name: pickled_unless_plain(each) for name, each in dict(value).items()}
 
 
 def _priority(value: Any) -> tuple[float, float, float]:

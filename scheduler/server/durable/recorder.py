@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import logging
 import pickle
 import zlib
 from collections.abc import Callable
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from .kept import Progress
     from .log import Log
+
+logger = logging.getLogger("distributed.scheduler")
 
 # kinds of records
 #: The release, the configuration and the identity of the scheduler.
@@ -247,7 +250,14 @@ class LogRecorder(Recorder):
     def hook_writes(self) -> None:
         self._progress.stimulus = 0
         if self.turn_writes.made:
-            self._step.append((WRITES, dump(self.turn_writes.made)))
+            try:
+                self._step.append((WRITES, dump(self.turn_writes.made)))
+            except Exception as error:  # of a value of a plugin; the turn itself is over
+                logger.error(
+                    "What scheduler plugins wrote to tasks in a hook cannot be recorded, and is "
+                    "lost if the scheduler process dies: %s",
+                    error,
+                )
 
     def flushed(self) -> None:
         self._step.append((FLUSHED,))
