@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import shutil
 import socket
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Worker, fire_and_forget
+from distributed import Client, SchedulerPlugin, Worker, fire_and_forget
 from paceline.protocol import messages as m
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
@@ -59,7 +60,8 @@ async def succeeded(scheduler: Scheduler, folder: Path) -> AsyncIterator[Schedul
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert scheduler.server.durability is not None
-        kept = Kept(progress=scheduler.server.durability._keeper.kept.progress)
+        kept = Kept()
+        kept.progress.clock = scheduler.server.durability._keeper.kept.progress.clock
         kept.deaths.add(Death("was killed", time.time(), 0))
         keeper = KeeperChannel(theirs, kept, copy)
         async with Scheduler(
@@ -203,6 +205,35 @@ def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
     for _ in range(n_replies):
         past.wrote(b"reply", 0)
     assert past.has_replied == (n_replies > 0)
+
+
+class StartsSlowly(SchedulerPlugin):
+    """A plugin whose start ends once it was noted that the event loop runs, or late."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def start(self, scheduler: Any) -> None:
+        progress = scheduler.server.durability._keeper.kept.progress
+        progress._words[0] = 0
+        await until(lambda: progress.idle_seconds() < 100)
+        await asyncio.sleep(self.seconds)
+
+
+async def test_plugins_that_start_slowly(
+    scheduler: Scheduler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, seconds in (("soon", 0.0), ("late", 10.0)):
+        plugin = pickle.dumps(StartsSlowly(seconds))
+        scheduler.server.recorder.plugin("scheduler", name, plugin)
+    commit(scheduler)
+    monkeypatch.setattr(plugins, "START_SECONDS", 1.0)
+    async with succeeded(scheduler, tmp_path) as successor:
+        assert {"soon", "late"} & set(successor.plugins) == {"soon"}
+    assert "The scheduler plugin late did not start within 1 s" in caplog.text
 
 
 async def numbered_worker(scheduler: Scheduler, number: int) -> Peer:

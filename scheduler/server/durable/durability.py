@@ -172,7 +172,11 @@ class Durability:
         past.now = max(past.now, self._keeper.kept.progress.clock or time.time())
         driver.continue_from(past)
         server.graph_ids = itertools.count(past.last_graph_id + 1)
-        await restore_plugins(server, past.plugins)
+        alive = asyncio.ensure_future(self._note_alive())
+        try:
+            await restore_plugins(server, past.plugins)
+        finally:
+            alive.cancel()
         if past.shuffles and self.recorder.shuffles is not None:
             self.recorder.shuffles.restore(pickle.loads(past.shuffles))
         ended = [self._adopt(server, past, known) for known in self._ended_streams(past)]
@@ -205,6 +209,12 @@ class Durability:
             self.restart_seconds,
             self._keeper.kept.deaths.last[-1].how,
         )
+
+    async def _note_alive(self) -> None:
+        """Note that the event loop runs while plugins start again."""
+        while True:
+            self._keeper.kept.progress.alive()
+            await asyncio.sleep(ALIVE_SECONDS)
 
     def _adopt(self, server: ServerApi, past: Past, known: PastConnection) -> Adoption:
         if known.number == self._keeper.poisonous:

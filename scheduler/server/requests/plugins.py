@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -17,6 +18,9 @@ from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
 from .broadcast import broadcast
 
 logger = logging.getLogger("distributed.scheduler")
+
+#: Time within which a plugin of the scheduler must start again, seconds. The peers wait for it.
+START_SECONDS = 30.0
 
 #: Kind of an activity for a client that another process of the scheduler has begun -> function that
 #: continues it, from its name and what was recorded of it.
@@ -154,7 +158,8 @@ def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
 async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], bytes]) -> None:
     """Register plugins, (kind, name) -> pickle, that another process of the scheduler had.
 
-    Plugins of the scheduler and ``CONTINUED`` start again. Log their errors.
+    Plugins of the scheduler and ``CONTINUED`` start again. Log their errors, and go on without
+    those that do not start within ``START_SECONDS``.
     """
     state = server.request_state
     for (kind, name), plugin in plugins.items():
@@ -162,7 +167,14 @@ async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], b
             CONTINUED[kind](server, name, plugin)
         elif kind == "scheduler":
             try:
-                await register_scheduler_plugin(server, plugin, name)
+                start = register_scheduler_plugin(server, plugin, name)
+                await asyncio.wait_for(start, START_SECONDS)
+            except TimeoutError:
+                logger.error(
+                    "The scheduler plugin %s did not start within %g s; going on without it",
+                    name,
+                    START_SECONDS,
+                )
             except Exception:
                 logger.exception("The scheduler plugin %s cannot be started again", name)
         else:
