@@ -10,7 +10,9 @@ import pickle
 import socket
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client, Worker
@@ -18,7 +20,15 @@ from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.comm.tcp import TcpComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import RENEWED, UPGRADED, Death, Deaths, Kept
+from paceline.scheduler.server.durable.keeper_standbys import Standbys
+from paceline.scheduler.server.durable.kept import (
+    RENEWED,
+    UPGRADED,
+    Death,
+    Deaths,
+    Kept,
+    Standby,
+)
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
@@ -28,7 +38,8 @@ from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.requests.plugins import restore_plugins
 from paceline.scheduler.server.requests.spool import Spool
-from paceline.scheduler.server.runtime.template import Template
+from paceline.scheduler.server.runtime import build, child_process
+from paceline.scheduler.server.runtime.template import NUMBER, Template
 
 from tests.support.fake_peers import Peer, until
 
@@ -247,6 +258,37 @@ def test_standby_is_woken_after_many_deaths(tmp_path: Path) -> None:
         assert channel.kept.deaths == kept.deaths == Deaths(kept.deaths.last, 2_000, 1_000, 1_000)
         next_sock.close()
         channel.close()
+
+
+@pytest.mark.parametrize("release", [build.description(), "0.0.9 (compiled)"])
+def test_standby_of_another_release_gets_no_template(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken, own_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    template, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    template_end.send(NUMBER.pack(1234))
+    standbys = Standbys(tmp_path, Kept())
+    standbys.current = Standby(woken, 1, os.getpid(), release)
+    spawned: list[str] = []
+    monkeypatch.setattr(child_process, "spawn", lambda module, fds: spawned.append(module))
+
+    def wake() -> None:
+        found = KeeperChannel(own_end, Kept(), tmp_path).receive_successor(own_end, lambda *_: None)
+        assert found is not None
+        channel, next_sock = found
+        assert channel.template is not None
+        child: Any = channel.template.spawn("module", [])
+        assert child is None or child.pid == 1234
+        channel.template.stop()
+        next_sock.send(Standby.greeting(release))
+        next_sock.close()
+
+    with own_end, template, template_end, ThreadPoolExecutor(1) as executor:
+        waking = executor.submit(wake)
+        assert standbys.wake(own_end, Template(os.getpid(), template), None) == os.getpid()
+        waking.result()
+    standbys.end()
+    assert spawned == ([] if release == build.description() else ["module"])
 
 
 def test_buffers_number_their_messages() -> None:

@@ -11,6 +11,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.scheduler.server.runtime import build
+
 from .kept import Kept, Standby, logging_errors, receive, request_standby
 from .log import remove_segments
 
@@ -161,6 +163,8 @@ class Standbys:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         standby.sock.settimeout(WAKE_SECONDS)
+        if standby.release != build.description():  # its messages to graph compilers may differ
+            template = None
         try:
             with standby.sock, theirs:
                 self._kept.send(standby.sock, [channel, theirs], template)

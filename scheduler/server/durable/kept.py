@@ -273,18 +273,22 @@ class Kept:
     def send(
         self, sock: socket.socket, channels: list[socket.socket], template: Template | None
     ) -> None:
-        """Send a standby its channels, and duplicates of all sockets."""
+        """Send a standby its channels, and duplicates of all sockets.
+
+        If ``template`` is None, the standby starts new interpreters instead.
+        """
         numbers = list(self.connections)
         for first in range(0, len(numbers), WAKE_SOCKETS_MAX):
             part = numbers[first : first + WAKE_SOCKETS_MAX]
             fds = [self.connections[number] for number in part]
             socket.send_fds(sock, [pickle.dumps(part)], fds)
-        assert template is not None  # Linux has one
         listening = {name: len(fds) for name, fds in self.listening.items()}
-        last = Awakening(listening, self.last_number, self.deaths, template.pid)
-        fds = [*(each.fileno() for each in channels), template.fileno()]
-        fds += [fd for found in self.listening.values() for fd in found]
-        socket.send_fds(sock, [pickle.dumps(last)], fds)
+        pid = os.getpid() if template is None else template.pid
+        last = Awakening(listening, self.last_number, self.deaths, pid)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unconnected:
+            fds = [*(each.fileno() for each in channels), (template or unconnected).fileno()]
+            fds += [fd for found in self.listening.values() for fd in found]
+            socket.send_fds(sock, [pickle.dumps(last)], fds)
 
     @property
     def fds(self) -> list[int]:
