@@ -260,7 +260,7 @@ TRUNCATES = ("    file.flush()\n", "    file.truncate(1000)\n")
     ("releases", "text"),
     [
         ({WRITER: DIES}, "the snapshot cannot be written: the process that wrote it died"),
-        ({WRITER: TRUNCATES}, "it has 1000 bytes, which its header contradicts"),
+        ({WRITER: TRUNCATES}, "the snapshot has 1000 bytes, which its header contradicts"),
     ],
     indirect=["releases"],
     ids=["died", "truncated"],

@@ -338,7 +338,7 @@ class _TableReader(pickle.Unpickler):
     """Reads a table, which contains built-in objects only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise SnapshotError(f"its table contains {module}.{name}")
+        raise SnapshotError(f"the table of the snapshot contains {module}.{name}")
 
 
 class _Reader(pickle.Unpickler):
@@ -471,20 +471,25 @@ def _check(file: IO[bytes]) -> int:
     file.seek(0)
     header = file.read(_HEADER.size)
     if not any(header):
-        raise SnapshotError("it was not completed")
+        raise SnapshotError("the snapshot was not completed")
     line = header[: len(MAGIC)]
     if line != MAGIC:
-        version = line.partition(b"\n")[0].decode("ascii", "replace")
-        known = MAGIC.decode().strip()
-        raise SnapshotError(f"its format is {version!r}; this release reads {known!r}")
+        found, known = (
+            each.partition(b"\n")[0].decode("ascii", "replace").rpartition("-")[2]
+            for each in (line, MAGIC)
+        )
+        raise SnapshotError(
+            f"the snapshot has format {found}, and this release knows format {known}. "
+            "Stop the scheduler and start this release instead"
+        )
     if len(header) < _HEADER.size:
-        raise SnapshotError("it ends within its header")
+        raise SnapshotError("the snapshot ends within its header")
     _, records_nbytes, table_nbytes, expected = _HEADER.unpack(header)
     if _HEADER.size + records_nbytes + table_nbytes != size:
-        raise SnapshotError(f"it has {size} bytes, which its header contradicts")
+        raise SnapshotError(f"the snapshot has {size} bytes, which its header contradicts")
     crc = 0
     while data := file.read(CHECKED_NBYTES):
         crc = zlib.crc32(data, crc)
     if crc != expected:
-        raise SnapshotError("its checksum is wrong")
+        raise SnapshotError("the checksum of the snapshot is wrong")
     return int(table_nbytes)
