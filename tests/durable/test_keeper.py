@@ -115,6 +115,7 @@ def test_pid_file_that_cannot_be_written_does_not_end_the_keeper(
     (tmp_path / "scheduler.pid").mkdir()
     keeper._write_pid("scheduler.pid", 1)
     assert f"Cannot write the process id 1 to {tmp_path}/scheduler.pid" in caplog.text
+    assert not (tmp_path / "scheduler.pid.tmp").exists()
 
 
 @contextlib.contextmanager

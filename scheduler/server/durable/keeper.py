@@ -433,5 +433,6 @@ class Keeper:
             temporary.replace(path)
         except OSError as error:  # the disk is full
             logger.error("Cannot write the process id %d to %s: %s", pid, path, error)
-            with logging_errors():
-                path.unlink(missing_ok=True)
+            for each in (temporary, path):
+                with logging_errors():
+                    each.unlink(missing_ok=True)
