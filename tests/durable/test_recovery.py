@@ -236,6 +236,19 @@ async def test_plugins_that_start_slowly(
     assert "The scheduler plugin late did not start within 1 s" in caplog.text
 
 
+async def test_plugins_added_by_functions_are_warned_of(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add(dask_scheduler: Any) -> None:
+        dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
+
+    async with Client(scheduler.address, asynchronous=True, set_as_default=False) as stock:
+        await stock.register_plugin(SchedulerPlugin(), name="kept")
+        await stock.run_on_scheduler(add)
+    (warning,) = [each.message for each in caplog.records if "are lost" in each.message]
+    assert warning.startswith("Function 'add' has added the scheduler plugins lost, which")
+
+
 async def numbered_worker(scheduler: Scheduler, number: int) -> Peer:
     return await worker(scheduler, address=f"tcp://127.0.0.1:{number}", name=f"worker-{number}")
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+from collections.abc import Set
 from typing import Any
 
 from paceline.protocol import messages as m
@@ -68,7 +69,10 @@ async def run_function(
             server.spawn(call(*positional, **named), f"function {name}")
             result = None
         else:
+            known = set(server.plugins.by_name)
             result = call(*positional, **named)
+            if server.recorder.is_durable:
+                _warn_of_plugins(name, server.plugins.by_name.keys() - known)
             if is_coroutine:
                 result = await result
         return {"status": "OK", "result": serialize_result(result, serializers)}
@@ -118,6 +122,17 @@ async def handle_feed(server: ServerApi, request: m.Feed, peer: Peer) -> NoReply
         if teardown is not None:
             teardown(scheduler, state)
     return NO_REPLY
+
+
+def _warn_of_plugins(function: str, names: Set[str]) -> None:
+    """Warn that a durable scheduler has no pickles of plugins that a function has added."""
+    if names:
+        logger.warning(
+            "Function %r has added the scheduler plugins %s, which are lost if the scheduler "
+            "process dies; add them with Client.register_plugin instead",
+            function,
+            ", ".join(sorted(names)),
+        )
 
 
 HANDLERS: dict[type, Handler] = {
