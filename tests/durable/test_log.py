@@ -137,9 +137,7 @@ def test_process_is_killed_while_it_creates_a_segment(
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_log_that_another_scheduler_has_removed_is_not_continued(
-    tmp_path: Path, is_replaced: bool
-) -> None:
+def test_log_that_was_removed_is_not_continued(tmp_path: Path, is_replaced: bool) -> None:
     """A process that is slow to notice its keeper's death writes nothing into the next log."""
     log = Log(tmp_path)
     log.append(1, 1, b"old")
@@ -148,7 +146,7 @@ def test_log_that_another_scheduler_has_removed_is_not_continued(
         Log(tmp_path).append(1, 1, b"new")
     before = read(tmp_path)
     log.append(1, 1, b"old")
-    with pytest.raises(OSError, match="another scheduler has removed the log"):
+    with pytest.raises(OSError, match="the log was removed"):
         for _ in range(100):
             log.append(1, 1, bytes(1000))
     assert read(tmp_path) == before

@@ -29,7 +29,7 @@ from paceline.scheduler.server.durable.kept import (
     Kept,
     Standby,
 )
-from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.log import Log, remove_segments
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.standby import begin, capture
@@ -135,6 +135,17 @@ async def test_restored_plugins_are_captured(scheduler: Scheduler) -> None:
     plugins = {("worker", "one"): b"1", ("nanny", "two"): b"2"}
     await restore_plugins(server, plugins)
     assert capture(server, server.durability.start).plugins == plugins
+
+
+async def test_removed_log_is_noticed(
+    scheduler: Scheduler, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    durability = scheduler.server.durability
+    assert durability is not None and durability.is_complete
+    remove_segments(tmp_path)
+    await until(lambda: not durability.is_complete)
+    assert "NO LONGER DURABLE" in caplog.text
+    assert "the log was removed" in caplog.text
 
 
 async def test_standby_that_cannot_be_forked_is_logged_once(

@@ -271,6 +271,7 @@ class Durability:
             while not ended.is_set():
                 progress.alive()
                 progress.clock = server.driver.clock()
+                self.recorder.check()
                 self._reap_standbys()
                 if self._wants_standby(server):
                     loop.call_soon(self._fork_standby, server)  # outside of tasks

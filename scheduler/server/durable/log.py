@@ -190,11 +190,23 @@ class Log:
         """Unmap all segments. Nothing can be appended any more."""
         self._segments.clear()
 
+    def check(self) -> None:
+        """Check that the file to which records are appended is still there.
+
+        It may not be if a program has removed the folder, or if the keeper of this process has died
+        and another scheduler uses the folder.
+
+        Raises:
+            OSError: the log was removed.
+        """
+        if self._segments and self._segments[-1].is_removed:
+            raise OSError(errno.ESTALE, "the log was removed")
+
     def append(self, kind: int, connection: int, body: Buffer) -> None:
         """Append a record.
 
         Raises:
-            OSError: the disk is full, or another scheduler has removed the log.
+            OSError: the disk is full, or the log was removed.
         """
         length = len(body)
         segment = self._segments[-1] if self._segments else None
@@ -208,9 +220,7 @@ class Log:
         segment.end = end
 
     def _begin_segment(self, length: int) -> LogSegment:
-        if self._segments and self._segments[-1].is_removed:
-            # the keeper of this process has died, and another scheduler uses the folder
-            raise OSError(errno.ESTALE, "another scheduler has removed the log")
+        self.check()
         nbytes = max(SEGMENT_NBYTES, START_NBYTES + _HEADER.size + length)
         path = self._folder / SEGMENT_NAME.format(self._last + 1)
         segment = LogSegment.create(path, nbytes)

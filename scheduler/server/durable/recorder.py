@@ -198,8 +198,20 @@ class LogRecorder(Recorder):
         try:
             self._log.append(kind, connection, body)
         except OSError as error:
-            self._failed = True
-            self.on_failure(error)
+            self._fail(error)
+
+    def check(self) -> None:
+        """Record nothing any more if the log was removed."""
+        if self._failed:
+            return
+        try:
+            self._log.check()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = True
+        self.on_failure(error)
 
     # steps
 
