@@ -21,6 +21,7 @@ from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.websocket import WebSocketHandler, websocket_connect
 
 #: Larger than the kernel's buffers for a client that does not read.
 LARGE_NBYTES = 64 * 2**20
@@ -43,6 +44,13 @@ class Large(web.RequestHandler):
         self.write(b"x" * LARGE_NBYTES)
 
 
+class Socket(WebSocketHandler):
+    """Send a message."""
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        self.write_message("ok")
+
+
 Serve = Callable[..., HttpServer]
 
 
@@ -51,7 +59,7 @@ def serve(request: pytest.FixtureRequest) -> Serve:
     """Start servers with limits, which end with the test. Half of them inspect requests before parsing."""
 
     def start(peek: bool = False, gate: TokenGate | None = None, **limits: Any) -> HttpServer:
-        routes = [("/page", Page, {}), ("/large", Large, {})]
+        routes = [("/page", Page, {}), ("/large", Large, {}), ("/ws", Socket, {})]
         server = HttpServer(routes, [("127.0.0.1", 0)], gate=gate, limits=HttpLimits(**limits))
         if peek:
             server.hand_over(["/elsewhere"], lambda connection, path: False)
@@ -121,7 +129,7 @@ async def test_new_connection_closes_the_least_recently_used(
     serve: Serve, peek: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(peek, connections=3)
-    request = b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"
+    request = b"GET /page HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n"
     kept, writer = await dial(server, request)
     await kept.readuntil(b"ok")
     idle = [await dial(server) for _ in range(2)]
@@ -136,6 +144,17 @@ async def test_new_connection_closes_the_least_recently_used(
     assert caplog.text.count("More than 3 HTTP connections") == 1
     for each in (writer, *(writer for _, writer in idle)):
         each.close()
+
+
+async def test_other_requests_are_routed_anew_if_some_are_passed_on(serve: Serve) -> None:
+    server = serve(peek=True)
+    for path in ("/page", "/unknown"):
+        reader, writer = await dial(server, f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        assert b"\r\nConnection: close\r\n" in await until_closed(reader)
+        writer.close()
+    websocket = await websocket_connect(f"ws://127.0.0.1:{server.port}/ws")
+    assert await websocket.read_message() == "ok"
+    websocket.close()
 
 
 async def test_bodies_are_bounded(serve: Serve) -> None:

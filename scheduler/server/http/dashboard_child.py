@@ -214,7 +214,7 @@ class ChildDashboard(Dashboard):
         if self._stopped or self._http is None:
             connection.close()
         else:
-            self._http.serve(connection)
+            self._http.serve(connection, keep_alive=False)
 
     def _close(self) -> None:
         self._cancel_timeout()

@@ -22,9 +22,6 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Bytes of a request that are peeked at to find the process that serves it.
 PEEK_NBYTES = 4096
-#: Pages that link to the dashboard. Their connections are closed after one request, so that the
-#: next can be passed on.
-DASHBOARD_LINKS = ("/info", "/json", "/statics", "/individual-plots.json", "/sitemap.json")
 
 Route = tuple[str, type[web.RequestHandler], dict[str, Any]]
 
@@ -202,8 +199,8 @@ class HttpServer:
         assert self._passed_on is not None and self._pass_on is not None
         if path is not None and self._passed_on.match(path) and self._pass_on(connection, path):
             return
-        below = (path or "").removeprefix(self.prefix)
-        self.serve(connection, keep_alive=below != "/" and not below.startswith(DASHBOARD_LINKS))
+        # another request on this connection could be for a page of the other process
+        self.serve(connection, keep_alive=may_upgrade(start))
 
     def serve(self, connection: socket.socket, keep_alive: bool = True) -> None:
         """Serve a connection in this process; without ``keep_alive``, only one request."""
@@ -214,3 +211,8 @@ def request_path(start: bytes) -> str | None:
     """Return the path of a GET from its first bytes, or None if they hold no whole path."""
     found = re.match(rb"GET ([^ ?\r\n]+)[ ?]", start)
     return None if found is None else found[1].decode("latin-1")
+
+
+def may_upgrade(start: bytes) -> bool:
+    """Return whether the request may open a websocket, from its first bytes."""
+    return b"\r\n\r\n" not in start or bool(re.search(rb"(?i)\r\nupgrade:\s*websocket", start))
