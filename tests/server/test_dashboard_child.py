@@ -29,6 +29,14 @@ async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: in
     assert not dashboards()
     assert "bokeh" in await get(port, "/status")
     (child,) = dashboards()
+    # the start of this request does not say which process serves it
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /sta")
+    await asyncio.sleep(0.2)
+    writer.write(b"tus?x=1 HTTP/1.1\r\nHost: h\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 307 ") and b"\r\nLocation: ./status?x=1\r\n" in head
+    writer.close()
     assert {"/individual-progress", "/shares"} <= set(
         json.loads(await get(port, "/sitemap.json"))["paths"]
     )

@@ -81,6 +81,11 @@ async def test_paths_of_plots_do_not_start_with_the_prefix() -> None:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     async with Scheduler(**options, http_prefix="/a/") as scheduler:
         port = scheduler.http_server.port
+        # created with the first page, to which a proxy may have given another prefix
+        url = f"http://127.0.0.1:{port}/a/status?x=/1"
+        options = {"follow_redirects": False, "raise_error": False}
+        first = await AsyncHTTPClient().fetch(url, request_timeout=60, **options)
+        assert (first.code, first.headers["Location"]) == (302, "./status?x=/1")
         plots = json.loads(await get(port, "/a/individual-plots.json"))
         assert plots["Individual Progress"] == "/individual-progress"
         assert "Cluster Map" in await get(port, "/a" + plots["Individual Cluster Map"])

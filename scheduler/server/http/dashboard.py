@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.workers_compat.facade import pages as stock
 from paceline.workers_compat.facade.server_port import FacadeServer
-from tornado import web
+from tornado import httputil, web
 
 from .server import HttpServer, Route, page
 
@@ -61,6 +61,12 @@ def reason_page(reason: str) -> str:
         "<a href='json/counts.json'>counts</a>, <a href='health'>health</a>, "
         "<a href='metrics'>metrics</a>.</p>"
     )
+
+
+def same_page(request: httputil.HTTPServerRequest) -> str:
+    """Return the requested URL relative to itself, because a proxy may have removed a prefix."""
+    path, separator, query = (request.uri or "").partition("?")
+    return "./" + path.rpartition("/")[2] + separator + query
 
 
 class MissingDashboard(Dashboard):
@@ -121,4 +127,4 @@ class FirstPage(web.RequestHandler):
             logger.warning("The dashboard cannot start: %s", error)
             self.write(f"<p>The dashboard cannot start: {html.escape(str(error))}</p>")
             return
-        self.redirect(self.request.uri or "status")
+        self.redirect(same_page(self.request))

@@ -36,7 +36,7 @@ from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
 
-from .dashboard import Dashboard, page_patterns, reason_page
+from .dashboard import Dashboard, page_patterns, reason_page, same_page
 from .handover import Handover
 from .server import HttpServer
 
@@ -328,7 +328,7 @@ class ChildPage(web.RequestHandler):
         elif self._dashboard.is_busy:
             self._unavailable("Too many connections are waiting for the dashboard's process.")
         else:
-            self.redirect(self.request.uri or "/status", status=307)
+            self.redirect(same_page(self.request), status=307)
 
     def _unavailable(self, reason: str) -> None:
         self.set_status(503)
