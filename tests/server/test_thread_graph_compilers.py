@@ -18,7 +18,7 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphFailed
 from paceline.scheduler.server.compilers import process
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
-from paceline.workers_compat.graphs import match_error
+from paceline.workers_compat.graphs import dispatch
 
 from tests.support.fake_peers import until
 
@@ -27,18 +27,18 @@ from .test_graph_compilers import compiled, request
 #: Exits while a thread waits until its replies are handled by a loop that was never closed.
 EXIT_WITHOUT_STOP = """
 import asyncio
-from paceline.workers_compat.graphs import match_error
+from paceline.workers_compat.graphs import dispatch
 from tests.server.test_thread_graph_compilers import EndlessGraph, block_a_thread
 
 graph = EndlessGraph()
-match_error.replies = graph.replies
+dispatch.replies = graph.replies
 loop = asyncio.new_event_loop()
 loop.run_until_complete(block_a_thread(graph))
 """
 
 
 class EndlessGraph:
-    """Replaces ``match_error.replies``: replies until the test is over.
+    """Replaces ``dispatch.replies``: replies until the test is over.
 
     Attributes:
         is_blocked: set when the thread waits until its replies are handled.
@@ -99,7 +99,7 @@ async def test_graph_is_kept_for_a_later_one_that_was_compiled_before_it() -> No
 @pytest.fixture
 def graph(monkeypatch: pytest.MonkeyPatch) -> EndlessGraph:
     made = EndlessGraph()
-    monkeypatch.setattr(match_error, "replies", made.replies)
+    monkeypatch.setattr(dispatch, "replies", made.replies)
     return made
 
 
@@ -149,7 +149,7 @@ async def test_runtime_error_fails_the_graph(monkeypatch: pytest.MonkeyPatch) ->
     def failing(*args: Any) -> Iterator[Any]:
         raise RuntimeError("no such node")
 
-    monkeypatch.setattr(match_error, "replies", failing)
+    monkeypatch.setattr(dispatch, "replies", failing)
     compilers = ThreadGraphCompilers()
     (failed,) = await compiled(compilers, request(1, None, ["x"]))
     assert type(failed) is GraphFailed and "RuntimeError: no such node" in failed.text

@@ -150,7 +150,7 @@ class CompilerChild:
 
     def _compile(self, request: Any) -> None:
         from .compiler import failed
-        from .match_error import replies as replies_to
+        from .dispatch import replies as replies_to
 
         with contextlib.closing(replies_to(request, self._loader)) as replies:
             while request.graph_id not in self._cancelled and not self._channel.closed:
@@ -234,7 +234,7 @@ def import_dependencies() -> None:
     importlib.import_module("distributed.protocol")
     importlib.import_module("dask.delayed")
     importlib.import_module("dask.highlevelgraph")
-    importlib.import_module(f"{__package__}.match_error")
+    importlib.import_module(f"{__package__}.dispatch")
 
 
 def main(fds: Sequence[int]) -> int:

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator
-from typing import Any
 
-from .accelerators.unimported import ReferenceLoader
-from .compiler import compile_graph, unpickle
-from .compiler_messages import CompileRequest, MatchReply, MatchRequest
+from .compiler import unpickle
+from .compiler_messages import MatchReply, MatchRequest
 from .policies import full_name
-
-
-def replies(
-    request: CompileRequest | MatchRequest, loader: ReferenceLoader | None = None
-) -> Generator[Any, None, None]:
-    """Yield the replies to a request. See ``compile_graph``."""
-    if isinstance(request, MatchRequest):
-        yield match_error(request)
-    else:
-        yield from compile_graph(request, loader)
 
 
 def match_error(request: MatchRequest) -> MatchReply:

@@ -65,7 +65,7 @@ class ThreadGraphCompilers:
             del job, request, on_reply  # a thread that waits keeps no graph in memory
 
     def _compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
-        from paceline.workers_compat.graphs.match_error import replies as replies_to
+        from paceline.workers_compat.graphs.dispatch import replies as replies_to
 
         graph_id = request.graph_id
         slots = threading.Semaphore(WAITING_MESSAGES_MAX)
