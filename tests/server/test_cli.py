@@ -127,6 +127,21 @@ def test_preloads_get_their_options(tmp_path: Path) -> None:
     assert "Reason: idle-timeout-exceeded" in log
 
 
+def test_error_of_a_start_that_receives_a_signal_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "pre.py").write_text(
+        "import os, signal\n"
+        "class Plugin:\n"
+        "    def start(self, scheduler):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        raise ValueError('the plugin is broken')\n"
+        "def dask_setup(scheduler):\n"
+        "    scheduler.add_plugin(Plugin())\n"
+    )
+    process, _ = start(tmp_path, "--preload", "pre.py")
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 1 and "Error: the plugin is broken" in log
+
+
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
 def test_scheduler_starts_with_closed_streams(tmp_path: Path, closed: str) -> None:
     """Programs that start daemons close these streams."""

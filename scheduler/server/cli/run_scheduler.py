@@ -168,13 +168,14 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
         logger.info(RULE)
         signalled = asyncio.create_task(wait_for_signal())
         finished = asyncio.create_task(start_and_finish(scheduler))
-        done, _ = await asyncio.wait([signalled, finished], return_when=asyncio.FIRST_COMPLETED)
-        if signalled in done:
+        await asyncio.wait([signalled, finished], return_when=asyncio.FIRST_COMPLETED)
+        if signalled.done():
             await scheduler.close(reason=f"signal-{signalled.result()}")
-        for task in done:
-            task.result()
         signalled.cancel()
-        logger.info("Stopped scheduler at %r", scheduler.address)
+        if finished.done():  # a start that fails closes the scheduler, too
+            finished.result()
+        if scheduler.contact_addresses:
+            logger.info("Stopped scheduler at %r", scheduler.address)
 
     serve(start_keeper(durable, options, serve) if durable else None)
 
