@@ -38,8 +38,8 @@ class _OmittedSink:
         """Ignore `data`."""
 
     def received(self) -> Buffer:
-        """Raise an error."""
-        raise NotImplementedError("the pieces of an omitted frame are not kept")
+        """Raise ValueError."""
+        raise ValueError("the pieces of an omitted frame are not kept")
 
     def finish(self) -> OmittedFrame:
         """Return the replacement of the frame."""

@@ -53,9 +53,10 @@ CLOSE_SECONDS = 2.0
 
 #: Options without a meaning here. Stock ignores `service_kwargs`, too; `transition_counter_max`
 #: detects endless transitions in its tests. No file is written to `local_directory`.
-IGNORED = frozenset(
-    "durable local_directory loop needs_workdir service_kwargs transition_counter_max".split()
-)
+IGNORED = frozenset((
+    "durable", "local_directory", "loop", "needs_workdir", "service_kwargs",
+    "transition_counter_max",
+))  # fmt: skip
 
 
 class Scheduler:
@@ -453,7 +454,7 @@ class Scheduler:
             await shutdown_notice.send_notices(server, reason)
             server.close_streams()
             if self._jupyter_server_application is not None:
-                await self._jupyter_server_application._cleanup()  # shuts kernels down
+                await self._jupyter_server_application._cleanup()  # noqa: SLF001 - as stock
             await server.run_closing_hooks("close")
             await server.stop()
             await server.transport.close_all(timeout)

@@ -112,7 +112,10 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     if options.get("dashboard_address") is None:  # the command's default is all interfaces
         where = (options.get("host"), None, options.get("interface"), "tcp", 0)
         host = addresses.address_host(addresses.listen_address(*where))
-        arguments += ["--dashboard-address", addressing.join_host_port(host, addresses.DASHBOARD_PORT)]
+        arguments += [
+            "--dashboard-address",
+            addressing.join_host_port(host, addresses.DASHBOARD_PORT),
+        ]
     for name, option in OPTIONS.items():
         if options.get(name) is not None:
             arguments += [option, str(options[name])]

@@ -125,7 +125,7 @@ async def test_pinned_task_waits_for_its_worker() -> None:
 async def test_running_tasks_are_not_waited_for_if_all_workers_retire(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with cluster(2) as (scheduler, client, workers):
+    async with cluster(2) as (_, client, workers):
         future = client.submit(hold, 0)
         await Event("began-0").wait(timeout=10)
         addresses = [worker.address for worker in workers]
