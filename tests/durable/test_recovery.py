@@ -397,3 +397,29 @@ async def test_plugins_wait_for_nannies_that_are_continued(scheduler: Scheduler)
     assert not adding.done()
     reported.set()
     await asyncio.gather(waiting, adding)
+
+
+async def test_message_is_continued_in_its_file(scheduler: Scheduler) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    server.request_state.gather_memory_nbytes = 0
+    peer = await Peer.connect(scheduler)
+    await until(lambda: _phases(scheduler) == ["rpc"])
+    frames = [bytes([number]) * 100_000 for number in range(3)]
+    data = b"".join(pack_frames(frames))
+    peer.writer.write(data[:150_000])
+    comms: set[Any] = server.transport.comms
+    (comm,) = comms
+    await until(lambda: comm.n_read > 150_000)
+    (known,) = capture(server, server.durability.start).connections.values()
+    assert known.receive_spool is not None
+    spool = known.receive_spool._spool
+    successor: Any = adopt(scheduler, known)
+    successor._transport = comm._transport
+    successor.events.admit()
+    known.receive(data[150_000:])
+    assert spool is not None and spool._segments and not spool.sealed
+    assert [list(map(bytes, each)) for each in known.requests] == [frames]
+    successor.events.frames_in([])
+    assert spool.sealed, "its file would stay on the disk"
+    peer.writer.close()

@@ -39,6 +39,7 @@ class Adoption:
     ) -> None:
         self.comm = comm
         self.peer = Peer(server, comm, connection.connection)
+        self.peer.receive_spool = connection.receive_spool
         comm.events = self.peer
         self._server = server
         self._past = past

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
     from paceline.protocol.framing import Frames
     from paceline.scheduler.server.comm.sockets import PeerFacts
+    from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 
 
 class CompilingGraph(NamedTuple):
@@ -45,6 +46,8 @@ class PastConnection:
 
     Attributes:
         counters: bytes that were read from its socket and written to it, as the kernel counts.
+        receive_spool: receives large messages in a process that continues with its files, or None.
+            Snapshots do not have it.
         read, written: bytes that were read and written, as the log counts. The first output is our
             handshake.
         fault: why the connection cannot be continued, or "".
@@ -68,6 +71,7 @@ class PastConnection:
     counters: Transferred
     connection: Connection
     reader: FrameReader = field(default_factory=lambda: FrameReader(first=HANDSHAKE_LIMITS))
+    receive_spool: ReceiveSpool | None = None
     read: int = 0
     written: int = 0
     fault: str = ""

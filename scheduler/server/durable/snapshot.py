@@ -56,6 +56,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import SpanTree
 from paceline.scheduler.core.state.stealing import StealingState
 from paceline.scheduler.core.state.worker_loads import WorkerLoads
+from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 from paceline.workers_compat.counters import next_number
 
 logger = logging.getLogger("distributed.scheduler")
@@ -276,6 +277,7 @@ _REDUCERS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (FixedSet, lambda items: (FixedSet, (tuple(items),))),
     (Connection, lambda connection: (connection_of, (connection.phase, connection.agreement))),
     (FrameReader, lambda reader: (reader_of, reader.captured())),
+    (ReceiveSpool, lambda spool: (type(None), ())),  # its files are those of this process
     (BaseException, _usual),
     (Enum, _usual),
     (dict, _usual),

@@ -70,6 +70,7 @@ def capture(server: ServerApi, start: RunStart) -> Past:
     for peer, handler in handlers.items():
         if isinstance(peer.comm, DurableComm):
             connection = past.connections[peer.comm.number] = peer.comm.capture(peer.connection)
+            connection.receive_spool = peer.receive_spool
             handler.capture(connection, past)
     past.streams = {
         key: past.connections[stream.peer.comm.number] for key, stream in streams.items()

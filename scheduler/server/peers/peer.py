@@ -119,13 +119,13 @@ class Peer:
 
     def admit(self) -> None:
         """Accept messages of full size. Large ones are received into files."""
-        state = self.server.request_state
-        self.receive_spool = ReceiveSpool(
-            lambda: self.comm.coming,
-            state.gather_memory_nbytes,
-            state.spool_directory,
-            self.server.spawn,
-        )
+        state, spawn = self.server.request_state, self.server.spawn
+        if self.receive_spool is None:
+            self.receive_spool = ReceiveSpool(
+                lambda: self.comm.coming, state.gather_memory_nbytes, state.spool_directory, spawn
+            )
+        else:
+            self.receive_spool.continue_with(lambda: self.comm.coming, spawn)
         self.comm.receive_large_into(self.receive_spool.allocate)
         self.comm.admit()
 

@@ -63,6 +63,14 @@ class ReceiveSpool:
         )
         self._spool, self._lane = spool, spool.lane()
 
+    def continue_with(
+        self, coming: Callable[[], tuple[tuple[int, ...], Frames] | None], spawn: Spawn
+    ) -> None:
+        """Receive in another process, which has inherited the file of the current message."""
+        self._coming, self._spawn = coming, spawn
+        if self._spool is not None:
+            spawn(trim_while_used(self._spool), "receive-spool-trim")
+
     def close_complete(self) -> None:
         """Close the file of a message that is complete."""
         if self._frames is not None:
