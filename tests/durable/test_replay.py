@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -15,16 +16,19 @@ from distributed import Client, Event, Lock, Queue, Variable, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
+from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.invariants import validate_state
+from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.comm.sockets import PeerFacts
+from paceline.scheduler.server.durable import recorder as r
 from paceline.scheduler.server.durable.adoption import Adoption
 from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Kept
-from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.log import Log, Record, RecoveryError
 from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
-from paceline.scheduler.server.durable.replay import Past, Replay
+from paceline.scheduler.server.durable.replay import Past, Replay, RunStart
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.fake_peers import Peer, until, worker
@@ -222,6 +226,23 @@ async def test_log_leads_to_the_same_state(
         for each in kept:
             if isinstance(each, asyncio.Future):
                 each.cancel()
+
+
+def test_stream_with_a_fault_does_not_end_the_recovery(tmp_path: Path) -> None:
+    """Its messages are missing, which only its own peer notices: that is removed."""
+    past = Past(RunStart("", SchedulerConfig(), "", 0.0), build_core(SchedulerConfig()))
+    past.connections[1] = known = connected()
+    known.kind, known.name = "client", "c"
+    replay = Replay({}, Connections(None).accepted, past)
+    steps = [(r.OTHER, 1, "UpdateGraph"), (r.BATCH, 1, 2, 0.0), (r.WROTE, 1, 3, b"abc")]
+    records = [Record(r.STEP, 0, memoryview(pickle.dumps([step]))) for step in steps]
+    for record in records:
+        with pytest.raises(RecoveryError):
+            replay.record(record)
+    known.fault, past.last_graph_id = "invalid", 0
+    for record in records:
+        replay.record(record)
+    assert (past.last_graph_id, known.written, past.n_turns) == (1, 6, 0)
 
 
 async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_path: Path) -> None:

@@ -152,20 +152,28 @@ class PastConnection:
         self.has_replied = False
 
     def take(self, count: int) -> list[Any]:
-        """Remove and return the oldest messages, which are for the core."""
-        if len(self.messages) < count:
+        """Remove and return the oldest messages, which are for the core.
+
+        A connection with a fault, whose peer will be removed, may have fewer.
+        """
+        if len(self.messages) < count and not self.fault:
             raise RecoveryError(f"connection {self.number} has fewer messages than were handled")
-        taken = [self.messages.popleft() for _ in range(count)]
+        taken = [self.messages.popleft() for _ in range(min(count, len(self.messages)))]
         return [
             data_placed(message, self.name) if type(message) is m.UpdateData else message
             for message in taken
         ]
 
-    def find_other(self, name: str) -> tuple[int, Any]:
-        """Return position and message of the oldest one of the class `name`."""
+    def find_other(self, name: str) -> tuple[int, Any] | None:
+        """Return position and message of the oldest one of the class `name`.
+
+        Return None if it was not read because of a fault.
+        """
         for index, message in enumerate(self.messages):
             if type(message).__name__ == name:
                 return index, message
+        if self.fault:
+            return None
         raise RecoveryError(f"connection {self.number} has no such message")
 
     def end_graph(self, graph_id: int) -> None:
@@ -194,6 +202,8 @@ class PastConnection:
 
     def _wrote_messages(self, n_messages: int) -> None:
         if n_messages - self.n_written > len(self.unwritten):
+            if self.fault:
+                return
             raise RecoveryError(f"connection {self.number} has fewer messages than were written")
         while self.n_written < n_messages:
             self.unwritten.popleft()

@@ -214,9 +214,13 @@ class Replay:
 
     def _other(self, number: int, name: str) -> None:
         past = self._connection(number)
-        index, message = past.find_other(name)
-        if type(message) is m.UpdateGraph:
+        if name == m.UpdateGraph.__name__:
             self.past.last_graph_id += 1
+        found = past.find_other(name)
+        if found is None:
+            return
+        index, message = found
+        if type(message) is m.UpdateGraph:
             past.messages[index] = CompilingGraph(self.past.last_graph_id, message)
         else:
             del past.messages[index]
