@@ -18,13 +18,15 @@ import pytest
 from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
-from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, Keeper
+from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
 from paceline.scheduler.server.durable.kept import (
     GIVE_UP,
     HANG_SECONDS,
     HEAD,
     STANDBY,
     STANDBY_SOON,
+    UPGRADED,
+    Death,
     Progress,
     Standby,
 )
@@ -176,17 +178,28 @@ def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
         assert scheduler.wait() == -signal.SIGKILL  # it was not reaped
 
 
+@pytest.mark.parametrize("has_fallback", [False, True])
 def test_pause_of_all_processes_is_no_hang(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    has_fallback: bool,
+    keeper: Keeper,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     paused_seconds = 2 * HANG_SECONDS
     monkeypatch.setattr(Progress, "idle_seconds", lambda progress: paused_seconds)
-    keeper._was_ready = True
+    limit = HANG_SECONDS
+    if has_fallback:  # the process of another release hangs before it is ready
+        limit = TAKEOVER_SECONDS
+        keeper._standbys.fallback = Standby(socket.socket(), 1)
+        keeper._kept.deaths.add(Death(UPGRADED, 1e9, 0))
+    else:
+        keeper._was_ready = True
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as scheduler:
         keeper._pid = scheduler.pid
-        for _ in range(int(HANG_SECONDS / CHECK_SECONDS)):
+        for _ in range(int(limit / CHECK_SECONDS)):
             keeper._check_progress()
         assert scheduler.poll() is None
         keeper._check_progress()
         assert scheduler.wait() == -signal.SIGKILL
     assert "has not run for 600 s; killing it" in caplog.text
+    keeper._standbys.end_fallback()

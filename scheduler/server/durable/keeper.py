@@ -61,6 +61,8 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
 #: Interval at which the keeper checks whether the event loop of the scheduler runs, seconds.
 CHECK_SECONDS = 1.0
+#: Longest pause of the event loop of another release before it is ready, seconds.
+TAKEOVER_SECONDS = 30.0
 
 
 def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
@@ -257,7 +259,10 @@ class Keeper:
         seconds = self._kept.progress.idle_seconds()
         self._idle_checks = self._idle_checks + 1 if seconds > CHECK_SECONDS else 0
         has_begun = self._was_ready or self._kept.deaths.last
-        if has_begun and min(seconds, self._idle_checks * CHECK_SECONDS) > self._hang_seconds:
+        limit = self._hang_seconds
+        if self._standbys.fallback is not None:  # which continues at once
+            limit = min(limit, TAKEOVER_SECONDS)
+        if has_begun and min(seconds, self._idle_checks * CHECK_SECONDS) > limit:
             logger.error(
                 "The event loop of the scheduler process %d has not run for %.0f s; killing it",
                 self._pid,
