@@ -155,13 +155,23 @@ async def test_web_socket_comm() -> None:
         await transport.connect("ws", "127.0.0.1", 1)
 
 
-@pytest.mark.parametrize("sent", [b"123", b"\xff" * 8, "text"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"123",
+        b"\xff" * 8,
+        "text",
+        pytest.param(bytes(97 * 2**20), id="more than workers can read"),
+    ],
+)
 async def test_peer_that_violates_the_framing_is_disconnected(sent: Any, caplog: Any) -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
     stranger = await websocket_connect(f"ws://127.0.0.1:{port}")
     await stranger.write_message(struct.pack("<Q", 1), binary=True)
     await stranger.write_message(b"fine", binary=True)
+    if len(sent) > 8:
+        await stranger.write_message(struct.pack("<Q", 1), binary=True)
     await stranger.write_message(sent, binary=type(sent) is bytes)
     await sink.until(lambda: any(event[0] == "closed" for event in sink.events))
     assert list(sink.messages.values()) == [[[b"fine"]]]

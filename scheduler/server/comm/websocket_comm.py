@@ -19,8 +19,11 @@ from .sockets import PeerFacts
 from .transport import Transport
 
 _COUNT = struct.Struct("<Q")
-#: The largest frame that is read; stock's peers shard frames into smaller ones.
+#: The largest frame that is read.
 FRAME_MAX_NBYTES = 2**30
+#: The largest frame that is accepted. Stock's workers cannot read frames of more than 100 MiB, the
+#: size of tornado's buffer, and would all be lost one after the other if they were sent one.
+ACCEPTED_FRAME_MAX_NBYTES = 96 * 2**20
 
 
 class WebSocketComm(AsyncComm):
@@ -68,6 +71,11 @@ class WebSocketComm(AsyncComm):
             return
         if not isinstance(data, bytes):
             self.drop("malformed frame: text instead of bytes")
+        elif len(data) > ACCEPTED_FRAME_MAX_NBYTES:
+            self.drop(
+                f"malformed frame: {len(data)} bytes. Workers cannot read more than "
+                f"{ACCEPTED_FRAME_MAX_NBYTES} over websockets: scatter large arguments"
+            )
         elif self._missing:
             self._nbytes_in += len(data)
             limit = self._limits.max_message_nbytes
