@@ -52,9 +52,12 @@ def test_rate_is_none_if_unknown() -> None:
 async def test_status_and_doctor_of_a_cluster() -> None:
     async with (
         Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler,
-        distributed.Worker(scheduler.address, name="alice", dashboard_address=":0"),
+        distributed.Worker(scheduler.address, name="alice", dashboard_address=":0") as worker,
         distributed.Client(scheduler.address, asynchronous=True) as client,
     ):
+        for command in (["status", "--once"], ["doctor"]):
+            run = await asyncio.to_thread(CliRunner().invoke, main, [*command, worker.address])
+            assert run.exit_code == 1 and f"{worker.address} is not a scheduler\n" in run.output
         futures = client.map(str, range(7))
         await distributed.wait(futures)
         snapshot = await asyncio.to_thread(status.fetch, scheduler.address, 30)

@@ -17,7 +17,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain_text import count
 
 from .options import scheduler_address, timeout_option
-from .rpc_client import RpcError, call_scheduler, printable
+from .rpc_client import RpcError, call_scheduler, printable, scheduler_identity
 
 #: Approximate number of open files of a scheduler per worker: stream, heartbeats, requests.
 FILES_PER_WORKER: Final = 3
@@ -49,9 +49,9 @@ def examine(address: str | None, timeout: float) -> list[Finding]:
     if address is None:
         return found
     try:
-        identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
+        identity = scheduler_identity(address, timeout)
     except RpcError as error:
-        return [*found, Finding(BAD, f"The scheduler does not reply: {error}")]
+        return [*found, Finding(BAD, str(error))]
     workers = identity["workers"]
     about = f"The scheduler at {address} replies. It has {count(len(workers), 'worker')}."
     found.append(Finding(GOOD, about))

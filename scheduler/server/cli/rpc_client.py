@@ -11,6 +11,7 @@ import click
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.errors import ProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.messages import Identity
 
 #: Bytes read at a time.
 READ_NBYTES: Final = 2**16
@@ -58,8 +59,22 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     except ProtocolError as error:
         raise RpcError(f"{address} is not a scheduler: {error}") from error
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
-        raise RpcError(f"{address}: {reply.get('exception_text')}")
+        raise RpcError(f"{address} replied with an error: {reply.get('exception_text')}")
     return reply
+
+
+def scheduler_identity(address: str, timeout: float) -> Any:
+    """Return the identity of a scheduler, with all of its workers.
+
+    Raises:
+        RpcError: as ``call_scheduler``, and if the address is that of a worker or nanny.
+    """
+    try:
+        return call_scheduler(address, Identity(n_workers=-1), timeout)
+    except RpcError as error:
+        if "unexpected keyword argument 'n_workers'" in error.message:
+            raise RpcError(f"{address} is not a scheduler") from error
+        raise
 
 
 def call_paceline(address: str, request: Any, timeout: float) -> Mapping[str, Any]:

@@ -15,7 +15,13 @@ from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
-from .rpc_client import RpcError, call_paceline, call_scheduler, printable
+from .rpc_client import (
+    RpcError,
+    call_paceline,
+    call_scheduler,
+    printable,
+    scheduler_identity,
+)
 from .shares import table
 
 #: Number of workers shown; the number of further ones is printed.
@@ -73,7 +79,7 @@ def n_done(states: dict[str, int]) -> int:
 
 def fetch(address: str, timeout: float) -> Snapshot:
     """Request a snapshot from the scheduler, which may be a stock one. Raises RpcError."""
-    identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
+    identity = scheduler_identity(address, timeout)
     prefixes = None
     if "build" in identity:
         with contextlib.suppress(RpcError):  # distributed.scheduler.blocked-handlers
