@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli import main, run_scheduler
-from paceline.scheduler.server.cli.options import read_key
+from paceline.scheduler.server.cli.options import read_key, read_number_or_bytes
 from paceline.scheduler.server.durable.upgrade import KEEPER, VARIABLE
 from paceline.scheduler.server.runtime.build import COMPILED
 
@@ -246,6 +246,8 @@ def test_keys_are_parsed_from_the_command_line() -> None:
     assert read_key("(oops") == "(oops"
     assert read_key("({}, 1)") == "({}, 1)"
     assert read_key(None) is None
+    assert [read_number_or_bytes(text) for text in ("-3", "2.5", "b'x'")] == [-3, 2.5, b"x"]
+    assert {read_number_or_bytes(text) for text in ("x-1", "True", "('x', 0)", "'x'", "")} == {None}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ async def ask_running(*arguments: str) -> str:
     """Run the command against a scheduler with a client that desires a key without a task."""
     async with Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler:
         alice = await client(scheduler)
-        alice.send([m.ClientDesiresKeys(keys=["x"], client="client-1")])
+        alice.send([m.ClientDesiresKeys(keys=["x", 3, "4"], client="client-1")])
         while "x" not in scheduler.server.state.tasks:
             await asyncio.sleep(0.01)
         runner = CliRunner()
@@ -41,6 +41,13 @@ async def test_a_key_that_is_a_tuple() -> None:
     assert "does not know ('x', 0)" in await ask_running("('x', 0)")
 
 
+async def test_a_key_that_is_a_number() -> None:
+    found = [json.loads(await ask_running(key, "--json")) for key in ("3", "4", "5")]
+    assert [(each["key"], each["state"]) for each in found] == [
+        *((3, "released"), ("4", "released"), ("5", None)),
+    ]
+
+
 async def test_control_characters_of_a_key_are_escaped() -> None:
     assert r"does not know x\x1b[31m\n" in await ask_running("x\x1b[31m\n")
 
@@ -48,7 +55,7 @@ async def test_control_characters_of_a_key_are_escaped() -> None:
 async def test_the_cluster() -> None:
     text = await ask_running()
     assert "Workers: 0 (none), 0 threads" in text
-    assert "Tasks:   1 released" in text
+    assert "Tasks:   3 released" in text
 
 
 async def test_explain_everything() -> None:

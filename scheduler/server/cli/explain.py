@@ -12,7 +12,7 @@ from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.core.inspection.explain_text import count
 
-from .options import json_option, read_key, scheduler_address, timeout_option
+from .options import json_option, read_key, read_number_or_bytes, scheduler_address, timeout_option
 from .rpc_client import call_paceline, printable
 
 
@@ -24,6 +24,11 @@ from .rpc_client import call_paceline, printable
 def command(key: str | None, address: str, as_json: bool, timeout: float) -> None:
     """Report why the task KEY does not run; without KEY, report what delays the cluster."""
     found = call_paceline(address, Explain(key=read_key(key)), timeout)
+    if key is not None and found["state"] is None:
+        other = read_number_or_bytes(key)
+        if other is not None:
+            second = call_paceline(address, Explain(key=other), timeout)
+            found = second if second["state"] or second["story"] else found
     if as_json:
         click.echo(json.dumps(jsonable(found), indent=2))
     else:

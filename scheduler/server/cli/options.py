@@ -156,3 +156,12 @@ def read_key(text: str | None) -> Any:
     except (ValueError, SyntaxError, TypeError):
         return text
     return key
+
+
+def read_number_or_bytes(text: str) -> int | float | bytes | None:
+    """Return a key that is typed as a number or bytes in Python; None for any other text."""
+    try:
+        key = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return key if type(key) in (int, float, bytes) else None
