@@ -227,6 +227,15 @@ def test_each_command_takes_the_address_in_the_same_ways(
         assert reply[command[0]] in run.stdout
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_that_cannot_be_written_is_reported(real_scheduler: Cluster) -> None:
+    command = [*PACELINE, "status", "--once", real_scheduler.address]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 1
+    assert run.stderr.startswith("Error: Cannot write: [Errno 28]"), run.stderr
+
+
 @pytest.mark.parametrize("command", ["status", "doctor", "explain", "wiretap"])
 def test_each_command_reports_a_missing_or_contradictory_address(
     command: str, tmp_path: Path

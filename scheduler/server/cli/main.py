@@ -6,6 +6,7 @@ same exit codes.
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any
 
@@ -35,6 +36,15 @@ class DefaultGroup(click.Group):
         if not args or args[0] not in self.commands:
             args = ["scheduler", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Report output that cannot be written in one line."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"Cannot write: {error}") from error
 
 
 def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
