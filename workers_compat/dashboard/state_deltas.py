@@ -41,10 +41,7 @@ REPLICAS_MAX = 10_000
 #: Selections of span tags, of all pages together.
 TAGS_MAX = 20
 #: Attributes of a worker that change with its heartbeats, or never.
-WORKER_FACTS = (
-    *("address", "name", "host", "memory_limit", "nanny", "local_directory", "pid", "server_id"),
-    *("metrics", "last_seen"),
-)
+WORKER_FACTS = ("address", "name", "memory_limit", "metrics", "last_seen")
 
 
 class StateDeltas(TurnObserver):
@@ -278,7 +275,7 @@ def _sum_stored(workers: Sequence[WorkerState]) -> Iterator[dict[str, int] | Non
 def _worker(ws: WorkerState) -> dict[str, Any]:
     found = {name: getattr(ws, name) for name in WORKER_FACTS}
     found["unmanaged_old"] = ws.memory_unmanaged_old
-    return {**found, "services": dict(ws.services), "extra": dict(ws.extra)}
+    return {**found, "extra": dict(ws.extra)}
 
 
 def _changes(
