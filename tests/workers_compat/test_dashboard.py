@@ -42,7 +42,7 @@ def proxy() -> Any:
     class Loop:
         """The tornado loop; no attribute is read."""
 
-    return SchedulerProxy(lambda what, options: None, Loop(), False, {"address": "tcp://x"})
+    return SchedulerProxy(lambda what, options: None, Loop(), False)
 
 
 def read_all(proxy: Any) -> None:

@@ -169,7 +169,7 @@ def _make_application(setup: Setup, call: Any) -> tuple[Any, Any]:
     from .applications import make_application
     from .scheduler_proxy import SchedulerProxy
 
-    proxy = SchedulerProxy(call, IOLoop.current(), setup.jupyter, setup.facts)
+    proxy = SchedulerProxy(call, IOLoop.current(), setup.jupyter)
     proxy.http_server = SimpleNamespace(port=setup.port)
     return proxy, make_application(proxy, setup.prefix)
 

@@ -61,7 +61,6 @@ class SchedulerProxy:
     Args:
         call: sends a call to the scheduler: (method, options) -> a future.
         loop: tornado's loop of this process.
-        facts: address and id of the scheduler.
     """
 
     http_server: Any
@@ -72,7 +71,6 @@ class SchedulerProxy:
         call: Callable[[str, dict[str, Any]], Any],
         loop: Any,
         jupyter: bool,
-        facts: dict[str, Any],
     ) -> None:
         self._call = call
         self._read_at: dict[str, float] = {}
@@ -97,8 +95,6 @@ class SchedulerProxy:
             "memory_report": {},
         }
         self.jupyter = jupyter
-        self.address = facts.get("address", "")
-        self.id = facts.get("id", "")
         self.loop = self.io_loop = loop
         self._profile = loop.profile = ProfileProxy(partial(self.read, "profile"))
         self._requests = RequestsProxy()
@@ -187,10 +183,6 @@ class SchedulerProxy:
     benchmark_hardware = partialmethod(_request, "benchmark_hardware")
     get_profile = partialmethod(_request, "profile")
     get_profile_metadata = partialmethod(_request, "profile_metadata")
-
-    def get_logs(self, **_: Any) -> list[Any]:
-        """Return an empty list: the scheduler's own process serves the page of logs."""
-        return []
 
     # updates
 

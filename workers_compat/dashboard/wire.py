@@ -26,7 +26,6 @@ class Setup:
 
     Attributes:
         config, path: dask's configuration, and ``sys.path``.
-        facts: address and id of the scheduler.
         gate: checks the token of each request; None if pages need no token.
     """
 
@@ -35,7 +34,6 @@ class Setup:
     prefix: str
     port: int
     jupyter: bool
-    facts: dict[str, Any]
     gate: TokenGate | None = None
     limits: HttpLimits = field(default_factory=HttpLimits)
 

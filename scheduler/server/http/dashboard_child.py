@@ -164,7 +164,6 @@ class ChildDashboard(Dashboard):
             prefix=self.prefix,
             port=self._http.port,
             jupyter=bool(self._facade.scheduler.jupyter),
-            facts={"address": self._facade.address, "id": self._facade.id},
             gate=self._gate,
             limits=self._limits,
         )
