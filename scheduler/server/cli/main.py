@@ -1,7 +1,7 @@
 """The command ``paceline``: its subcommand ``scheduler``, and a list of all others.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines,
-same exit codes.
+same exit codes, except that it is 2 if the value of an option is refused.
 """
 
 from __future__ import annotations
