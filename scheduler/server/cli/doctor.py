@@ -168,49 +168,41 @@ def mixed(name: str, by_release: Mapping[str, list[str]]) -> Finding:
     return Finding(grade, text + (" Install the same release everywhere." if grade == BAD else ""))
 
 
-def _below(seconds: float) -> Callable[[Any], bool]:
-    def is_below(value: Any) -> bool:
-        from paceline.workers_compat.config import config
-
-        return (config.seconds(value) or seconds) < seconds
-
-    return is_below
-
-
-def _is_off(value: Any) -> bool:
+def harmful_values() -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """Return key without "distributed." -> whether its value is harmful, and its effect then."""
+    from paceline.workers_compat.config import config
     from paceline.workers_compat.config.settings import is_off
 
-    return is_off(value)
+    def below(seconds: float) -> Callable[[Any], bool]:
+        return lambda value: (config.seconds(value) or seconds) < seconds
 
-
-#: Key without "distributed." -> whether its value is harmful, and its effect then.
-SETTINGS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "scheduler.validate": (
-        lambda value: not _is_off(value),
-        "checks the whole state after each step: for tests only",
-    ),
-    "scheduler.work-stealing": (_is_off, "leaves tasks on busy workers while others are idle"),
-    "scheduler.worker-saturation": (
-        lambda value: float(value) > 2,
-        "sends all tasks to workers at once: tasks that load data use more memory",
-    ),
-    "scheduler.allowed-failures": (
-        lambda value: float(value) < 1,
-        "fails tasks when their worker is lost once",
-    ),
-    "scheduler.worker-ttl": (
-        _below(60),
-        "removes workers and their data if tasks hold the GIL for a short time",
-    ),
-    "comm.timeouts.connect": (_below(10), "is short: connecting to a busy machine takes longer"),
-    "worker.memory.terminate": (
-        _is_off,
-        "lets workers use all memory until the system kills a process",
-    ),
-    "worker.memory.pause": (_is_off, "sends tasks to workers whose memory is full"),
-    "scheduler.idle-timeout": (_below(60), "stops the scheduler soon after the last task"),
-    "scheduler.blocked-handlers": (bool, "rejects some requests of clients"),
-}
+    return {
+        "scheduler.validate": (
+            lambda value: not is_off(value),
+            "checks the whole state after each step: for tests only",
+        ),
+        "scheduler.work-stealing": (is_off, "leaves tasks on busy workers while others are idle"),
+        "scheduler.worker-saturation": (
+            lambda value: float(value) > 2,
+            "sends all tasks to workers at once: tasks that load data use more memory",
+        ),
+        "scheduler.allowed-failures": (
+            lambda value: float(value) < 1,
+            "fails tasks when their worker is lost once",
+        ),
+        "scheduler.worker-ttl": (
+            below(60),
+            "removes workers and their data if tasks hold the GIL for a short time",
+        ),
+        "comm.timeouts.connect": (below(10), "is short: connecting to a busy machine takes longer"),
+        "worker.memory.terminate": (
+            is_off,
+            "lets workers use all memory until the system kills a process",
+        ),
+        "worker.memory.pause": (is_off, "sends tasks to workers whose memory is full"),
+        "scheduler.idle-timeout": (below(60), "stops the scheduler soon after the last task"),
+        "scheduler.blocked-handlers": (bool, "rejects some requests of clients"),
+    }
 
 
 def settings() -> list[Finding]:
@@ -225,7 +217,7 @@ def settings() -> list[Finding]:
     variables = unknown_variables(os.environ)
     unknown += [f"Unknown setting (environment variable {name})" for name in variables]
     found = [Finding(NOTE, line) for line in unknown]
-    for name, (is_harmful, effect) in SETTINGS.items():
+    for name, (is_harmful, effect) in harmful_values().items():
         value = config.get(f"distributed.{name}")
         if value is not None and is_harmful(value):
             found.append(Finding(NOTE, f"`distributed.{name}: {value}` {effect}."))
