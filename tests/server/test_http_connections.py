@@ -146,7 +146,7 @@ async def test_new_connection_closes_the_least_recently_used(
         each.close()
 
 
-async def test_other_requests_are_routed_anew_if_some_are_passed_on(serve: Serve) -> None:
+async def test_other_requests_are_routed_again_if_some_are_passed_on(serve: Serve) -> None:
     server = serve(peek=True)
     for path in ("/page", "/unknown"):
         reader, writer = await dial(server, f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())

@@ -69,9 +69,9 @@ async def run_function(
             server.spawn(call(*positional, **named), f"function {name}")
             result = None
         else:
-            known = set(server.plugins.by_name)
+            known = set(server.plugins.by_name) if server.recorder.is_durable else None
             result = call(*positional, **named)
-            if server.recorder.is_durable:
+            if known is not None:
                 _warn_of_plugins(name, server.plugins.by_name.keys() - known)
             if is_coroutine:
                 result = await result
