@@ -217,6 +217,7 @@ class FullLog:
         self.appended.append(record)
 
 
+@pytest.mark.pure
 def test_full_disk_is_reported_once_and_ends_the_recording() -> None:
     log = FullLog(1)
     recorder = r.LogRecorder(log, Progress())  # type: ignore[arg-type]
@@ -234,6 +235,7 @@ def test_full_disk_is_reported_once_and_ends_the_recording() -> None:
     assert [error.errno for error in errors] == [errno.ENOSPC]
 
 
+@pytest.mark.pure
 def test_write_of_a_hook_that_cannot_be_pickled_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
