@@ -448,7 +448,7 @@ def _as_core(name: str, value: Any) -> Any:
         return {str(what): float(amount) for what, amount in dict(value).items()}
     if name == "annotations":
         return pickled_unless_plain(dict(value))
-    return {name: pickled_unless_plain(each) for name, each in dict(value).items()}
+    return {what: pickled_unless_plain(each) for what, each in dict(value).items()}
 
 
 def _priority(value: Any) -> tuple[float, float, float]:

@@ -169,7 +169,7 @@ def mixed(name: str, by_release: Mapping[str, list[str]]) -> Finding:
 
 
 def harmful_values() -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """Return key without "distributed." -> whether its value is harmful, and its effect then."""
+    """Return: key without "distributed." -> whether its value is harmful, and its effect then."""
     from paceline.workers_compat.config import config
     from paceline.workers_compat.config.settings import is_off
 

@@ -30,12 +30,14 @@ JOIN_MAX_NBYTES = 128 * 2**10
 
 
 class _Protocol(asyncio.BufferedProtocol):
-    """Passes the calls of the event loop to a comm, which is no protocol so that it is compiled."""
+    """Passes the calls of the event loop to a comm.
+
+    The comm does not derive from ``BufferedProtocol`` itself, because mypyc could not compile it.
+    """
 
     def __init__(self, comm: TcpComm) -> None:
-        for name in ("connection_made", "connection_lost", "get_buffer", "buffer_updated"):
-            setattr(self, name, getattr(comm, name))
-        for name in ("pause_writing", "resume_writing", "eof_received"):
+        reading = ("connection_made", "get_buffer", "buffer_updated", "eof_received")
+        for name in (*reading, "pause_writing", "resume_writing", "connection_lost"):
             setattr(self, name, getattr(comm, name))
 
 
@@ -52,7 +54,7 @@ class TcpComm(Comm):
         self._out_nbytes = 0
 
     def protocol(self) -> asyncio.BufferedProtocol:
-        """Return what the event loop calls."""
+        """Return the protocol whose methods the event loop calls."""
         return _Protocol(self)
 
     # called by the event loop

@@ -170,7 +170,7 @@ class LogRecorder(Recorder):
         self.plugins: dict[tuple[str, str], bytes] = {}
         self.on_failure: Callable[[OSError], None] = lambda error: None
         self.poisonous_stimulus = 0
-        self.shuffles = None  # mypyc does not compile the default of a protocol's attribute
+        self.shuffles = None  # mypyc drops the default in the class
         self.on_set_aside: Callable[[str, bytes], None] = lambda name, pickled: None
         self._failed = False
         self._fingerprint: object = None
