@@ -139,22 +139,30 @@ def test_nothing_is_checked_while_there_is_memory() -> None:
 def test_makers_wait_and_start_when_memory_is_freed() -> None:
     env = cluster()  # 280 MB per worker, 60 MB of them for the process: two results of 90 MB
     learn(env, "x", 90 * MB)
-    env.submit({f"x-{i}": [] for i in range(1, 7)})
-    running = [f"x-{i}" for i in range(1, 7) if env.states(f"x-{i}") == ["processing"]]
+    env.submit({f"x-{i}": [] for i in range(1, 9)})
+    running = [f"x-{i}" for i in range(1, 9) if env.states(f"x-{i}") == ["processing"]]
     assert len(running) == 4 and env.state.admission.is_short
     for key in running:
         env.finish(key, nbytes=90 * MB)
-    # no task fits, no worker is busy: one is sent nevertheless
-    assert sorted(env.states("x-5", "x-6")) == ["processing", "queued"]
-    (forced,) = [key for key in ("x-5", "x-6") if env.states(key) == ["processing"]]
-    (last,) = {"x-5", "x-6"} - {forced}
-    held = env.processing("w0") or env.processing("w1")
-    assert held == [forced]
-    found = explain(env.state, forced, env.now)
-    text = "and may spill: nothing fits, so that tasks are sent one by one"
+    # no task fits, and none frees memory: each free thread gets one
+    left = [f"x-{i}" for i in range(1, 9) if f"x-{i}" not in running]
+    assert env.states(*left) == ["processing", "processing", "queued", "queued"]
+    assert {env.where(key) for key in left[:2]} == {"w0", "w1"}
+    found = explain(env.state, left[0], env.now)
+    text = "and may spill: nothing fits, and no task is expected to free memory, or"
     assert any("to use 330.0 MB of 280.0 MB" in each and text in each for each in found["words"])
     env.release(*running)
-    assert env.states(last) == ["processing"]
+    assert env.states(*left) == ["processing"] * 4
+
+
+def test_threads_are_free_if_what_they_would_make_cannot_be_spilled() -> None:
+    env = cluster(nthreads=4)  # 220 MB for results on each
+    learn(env, "x", 90 * MB)
+    env.submit({f"x-{i}": [] for i in range(1, 13)})
+    held = [f"x-{i}" for i in range(1, 13) if env.states(f"x-{i}") == ["processing"]]
+    for key in held:
+        env.finish(key, nbytes=90 * MB)
+    assert [len(env.processing(ws)) for ws in ("w0", "w1")] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -196,8 +204,8 @@ def test_tasks_that_cannot_begin_are_not_waited_for() -> None:
     env.submit({key: [] for key in held})
     for key in held:
         env.finish(key, nbytes=90 * MB)
-    on_w0 = AnnotationSet(workers=["w0"])
-    env.submit({"w-1": [], "w-2": []}, annotations={"w-1": on_w0, "w-2": on_w0})
+    on_w0 = dict.fromkeys(("w-1", "w-2"), AnnotationSet(workers=["w0"]))
+    env.submit({"w-1": [], "w-2": [], "sum": ["w-2"]}, ["w-1", "sum"], annotations=on_w0)
     env.submit({"x-5": []})
     assert env.processing("w0") == ["w-1", "w-2"]
     assert env.states("x-5") == ["queued"]

@@ -68,8 +68,8 @@ def exceeds_memory(facts: dict[str, Any] | None) -> list[str]:
     return [
         f"{facts['worker']} is expected to use {megabytes(facts['expected_nbytes'])} of "
         f"{megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
-        f"{facts['share']:g}) and may spill: nothing fits, so that tasks are sent one by one, or "
-        "the tasks there take more than was expected."
+        f"{facts['share']:g}) and may spill: nothing fits, and no task is expected to free "
+        "memory, or the tasks there take more than was expected."
     ]
 
 

@@ -85,8 +85,11 @@ def free_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     return limit_nbytes(state, ws) - idle_nbytes(state, ws) - float(results_nbytes(ws))
 
 
-def fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ws` is expected to have the memory for `ts`."""
+def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool = False) -> bool:
+    """Return whether `ws` is expected to have the memory for `ts`.
+
+    If `may_spill`, the results that it holds do not count.
+    """
     limit = limit_nbytes(state, ws)
     if limit >= UNLIMITED_NBYTES or ts.actor:
         return True
@@ -104,7 +107,8 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     most = limit - idle_nbytes(state, ws)
     needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
     needs += float(missing)
-    return needs <= SMALL * limit or needs <= free_nbytes(state, ws)
+    spillable = float(held_nbytes(ws)) if may_spill else 0.0
+    return needs <= SMALL * limit or needs <= free_nbytes(state, ws) + spillable
 
 
 def is_unknown_fan_out(state: SchedulerState, ts: TaskState) -> bool:
@@ -132,6 +136,14 @@ def is_freeing(state: SchedulerState, ts: TaskState) -> bool:
 
 
 def may_free(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether a task that `ws` was sent is expected to free memory when it ends."""
+    for ts in ws.processing:
+        if ts not in ws.long_running and _frees(state, ts, ws, ws.executing.get(ts, 0.0)):
+            return True
+    return False
+
+
+def may_end(state: SchedulerState, ws: WorkerState) -> bool:
     """Return whether tasks on `ws` may soon end, so that less memory is needed.
 
     Tasks that it has not begun do not end while all threads execute tasks that free nothing.
@@ -147,9 +159,12 @@ def may_free(state: SchedulerState, ws: WorkerState) -> bool:
 def _frees(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> bool:
     """Return whether `ts`, which `ws` has executed for `seconds`, may soon end and free memory.
 
-    A task may wait for tasks that wait for memory, as by a queue or because it submitted them.
+    A task of which nothing is known may. A task may wait for tasks that wait for memory, as by a
+    queue or because it submitted them.
     """
     prefix = ts.group.prefix
+    if seconds <= FRUITLESS_SECONDS and not prefix.memory.is_known:
+        return True
     if has_subtasks(ts) or seconds > max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average):
         return False
     surplus = prefix.memory.task_nbytes - int(prefix.memory.result_nbytes)
@@ -196,14 +211,26 @@ def find_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> Wor
     return placement.soonest(state, ts, others)
 
 
-def roomiest_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> WorkerState:
-    """Return the one of `first` and other workers with a free slot that has most memory left."""
-    best, most = first, free_nbytes(state, first)
-    for ws in candidates(state, ts):
+def roomiest_worker(
+    state: SchedulerState, ts: TaskState, first: WorkerState, is_forced: bool
+) -> WorkerState | None:
+    """Return the one of `first` and other workers with a free slot that has most memory left.
+
+    If not `is_forced`, only workers count where `ts` can be executed without delay if they spill
+    results. Return None if there is none.
+    """
+    best, most = None, 0.0
+    for ws in chain((first,), candidates(state, ts)):
         left = free_nbytes(state, ws)
-        if left > most:
+        if (best is None or left > most) and (is_forced or can_spill_for(state, ts, ws)):
             best, most = ws, left
     return best
+
+
+def can_spill_for(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` has a free thread, and memory for `ts` if it spills what it holds."""
+    n_tasks = len(ws.processing) - len(ws.long_running)
+    return n_tasks < usable_threads(ws) and fits(state, ts, ws, True)
 
 
 def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:

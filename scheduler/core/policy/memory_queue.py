@@ -2,13 +2,15 @@
 
 Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
 those that free memory, then those of a higher priority, and tasks that do not fit are passed over.
-If no task fits and few workers have work, the first one is sent where most memory is left, so that
-the work goes on.
+If no task fits and few workers have tasks that free memory, free threads are filled where workers
+can make room by spilling results. If few workers have any work, the first task is sent where most
+memory is left, so that the work goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, TypeAlias
 
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
@@ -26,6 +28,15 @@ PLACES_MAX = 32
 #: One of this many workers may have work while a task is sent that does not fit.
 BUSY_PART = 4
 
+
+class Room(Enum):
+    """Which workers a task is sent to."""
+
+    FREE = "with memory for it"
+    SPILLED = "with memory for it if they spill"
+    ANY = "all"
+
+
 #: The order of a task, the task, and what it waits for.
 Candidate: TypeAlias = tuple[Any, TaskState, Place]
 
@@ -36,29 +47,33 @@ def next_task(state: SchedulerState) -> Choice | None:
         return fairness.next_task(state)
     if not state.queued.waiting or not state.loads.has_free_slots():
         return None
-    return _next(state, False) or (None if _is_busy(state) else _next(state, True))
+    choice = _next(state, Room.FREE)
+    if choice is None and not _is_busy(state, admission.may_free):
+        choice = _next(state, Room.SPILLED)
+    if choice is None and not _is_busy(state, admission.may_end):
+        choice = _next(state, Room.ANY)
+    return choice
 
 
-def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
-    """Return the next task and its worker; if `is_forced`, whether it fits or not."""
+def _next(state: SchedulerState, room: Room) -> Choice | None:
     for queue in state.queued.in_turn():
-        choice = _choose(state, queue, is_forced)
+        choice = _choose(state, queue, room)
         if choice is not None:
             return choice
     return None
 
 
-def _is_busy(state: SchedulerState) -> bool:
-    """Return whether the tasks on workers are enough to wait for the memory that they free."""
+def _is_busy(state: SchedulerState, may: Callable[[SchedulerState, WorkerState], bool]) -> bool:
+    """Return whether `may` is true of enough workers to wait for the memory that they free."""
     n_missing = max(1, len(state.running) // BUSY_PART)
     for ws in state.running:
-        n_missing -= admission.may_free(state, ws)
+        n_missing -= may(state, ws)
         if n_missing <= 0:
             return True
     return False
 
 
-def _choose(state: SchedulerState, queue: ShareQueue, is_forced: bool) -> Choice | None:
+def _choose(state: SchedulerState, queue: ShareQueue, room: Room) -> Choice | None:
     is_capped = queue.share.is_capped
     failed: dict[TaskPrefix, None] = {}
     for _, ts, place in _candidates(state, queue):
@@ -77,10 +92,12 @@ def _choose(state: SchedulerState, queue: ShareQueue, is_forced: bool) -> Choice
             ws = _first_worker(state, ts, place)
             if ws is None:
                 continue
-        if not is_forced:
+        if room is Room.FREE:
             ws = admission.find_worker(state, ts, ws)
         elif place is None and not ts.actor:
-            ws = admission.roomiest_worker(state, ts, ws)
+            ws = admission.roomiest_worker(state, ts, ws, room is Room.ANY)
+        elif room is Room.SPILLED and not admission.can_spill_for(state, ts, ws):
+            ws = None
         if ws is not None:
             return ts, ws
         if is_root:
