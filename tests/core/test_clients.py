@@ -290,6 +290,15 @@ def test_retry_of_one_failure_does_not_wait_for_others(duo: Env) -> None:
     assert duo.task("c").exception_blame is duo.task("b")
 
 
+def test_forgotten_tasks_in_the_log_keep_no_arguments(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.finish("x")
+    ts = duo.task("x")
+    duo.release("x")
+    assert any(ts in made for *_, made, _, _ in duo.state.transition_log)
+    assert ts.run_spec is None
+
+
 # ------------------------------------------------------------------ restart
 
 

@@ -190,4 +190,4 @@ def clear_references(ts: TaskState) -> None:
     """
     mark_forgotten(ts)
     ts.dependencies = ts.dependents = ()
-    ts.details = None
+    ts.details = ts.run_spec = None

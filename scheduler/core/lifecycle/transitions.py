@@ -116,7 +116,8 @@ def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any =
     if plugins is not None:
         plugins.transition(ts, start, actual, stimulus_id, detail, edges)
     if actual == "forgotten":
-        ts.details = None  # only now, because hooks read restrictions and metadata
+        # only now, because hooks read them; not later, because the log refers to the task
+        ts.details = ts.run_spec = None
         if group.empty:
             accounting.forget_group(state, group)
     if not made:

@@ -97,7 +97,7 @@ class SchedulerState:
         comparisons: comparisons of the state of workers with the scheduler's.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
-        transition_log: the latest transitions: (key, start, finish, {key: recommendation},
+        transition_log: the latest transitions: (key, start, finish, {task: recommendation},
             stimulus_id, time).
         no_workers_since: time since which no worker runs, or None.
         idle_since: time since which the scheduler is idle, or None.
