@@ -25,7 +25,7 @@ from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.snapshot import SnapshotError
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import OFFER, Connections
-from paceline.scheduler.server.requests.spool import Spool
+from paceline.scheduler.server.peers.spool import Spool
 from paceline.testing import Env
 
 from .test_replay import described as described_state

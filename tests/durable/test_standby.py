@@ -36,8 +36,8 @@ from paceline.scheduler.server.durable.standby import begin, capture
 from paceline.scheduler.server.durable.tcp_counters import Transferred
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
+from paceline.scheduler.server.peers.spool import Spool
 from paceline.scheduler.server.requests.plugins import restore_plugins
-from paceline.scheduler.server.requests.spool import Spool
 from paceline.scheduler.server.runtime import build, child_process
 from paceline.scheduler.server.runtime.template import NUMBER, Template
 

@@ -15,7 +15,7 @@ from distributed import Client, Worker
 from distributed.core import rpc
 from paceline.scheduler.server.comm.transport import Comm
 from paceline.scheduler.server.peers.peer import EventHandler, Peer
-from paceline.scheduler.server.requests.spool import Spool
+from paceline.scheduler.server.peers.spool import Spool
 from paceline.scheduler.server.runtime import gc_policy
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.scheduler import Scheduler

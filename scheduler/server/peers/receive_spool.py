@@ -1,4 +1,4 @@
-"""Receive large messages, such as scattered data, into temporary files (``requests/spool.py``).
+"""Receive large messages, such as scattered data, into temporary files (``spool.py``).
 
 They are mapped, so that they do not add to the memory of the process.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from paceline.protocol.framing import Frames, FrameSink
-from paceline.scheduler.server.requests.spool import Lane, Spool, trim_while_used
+
+from .spool import Lane, Spool, trim_while_used
 
 #: Starts a background task: ``Server.spawn``.
 Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]

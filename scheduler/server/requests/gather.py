@@ -1,7 +1,7 @@
 """Gather: send results from workers through the scheduler to a client, without deserializing them.
 
 A message begins with the lengths of all its frames, so all results are collected before the reply
-starts: in memory up to a limit, then in a temporary file (``spool.py``).
+starts: in memory up to a limit, then in a temporary file (``peers/spool.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
+from paceline.scheduler.server.peers.spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 
 from .api import Handler, RemoteError, ServerApi, calls, checked_reply
-from .spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 
 logger = logging.getLogger("distributed.scheduler")
 

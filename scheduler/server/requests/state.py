@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.server.runtime.recent_log import RecentLog
 from paceline.workers_compat.config import config
 from paceline.workers_compat.loop_profile import LoopProfile
-
-from .logs import LogKeeper
 
 #: Performance reports drawn at the same time; each takes one CPU and some hundred megabytes.
 CONCURRENT_REPORTS_MAX = 2
@@ -107,7 +106,7 @@ class RequestState:
         default_factory=lambda: asyncio.Semaphore(CONCURRENT_REPORTS_MAX)
     )
     loop_profile: LoopProfile = field(default_factory=LoopProfile)
-    log: LogKeeper = field(default_factory=LogKeeper)
+    log: RecentLog = field(default_factory=RecentLog)
 
     def close(self) -> None:
         """Remove the log handler and stop the sampling thread."""

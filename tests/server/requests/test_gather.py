@@ -10,9 +10,9 @@ import pytest
 from paceline.protocol.messages import GetData
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
+from paceline.scheduler.server.peers.spool import Spool
 from paceline.scheduler.server.requests import gather as gather_module
 from paceline.scheduler.server.requests.gather import gather, merge_shards
-from paceline.scheduler.server.requests.spool import Spool
 
 
 def giving(**values: Any) -> Any:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from distributed import wait
 from distributed.comm import connect
-from paceline.scheduler.server.requests.spool import FileFrame
+from paceline.scheduler.server.peers.spool import FileFrame
 
 from tests.support.fake_peers import until
 

@@ -7,7 +7,6 @@ import pickle
 from typing import Any
 
 import cloudpickle
-import dask
 import pytest
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.protocol.messages import RegisterNanny
@@ -15,7 +14,6 @@ from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.server.requests import cluster, diagnostics, plugins
 from paceline.scheduler.server.requests.api import RemoteError, shielded
 from paceline.scheduler.server.requests.broadcast import broadcast, proxy
-from paceline.scheduler.server.requests.logs import LogKeeper
 from paceline.scheduler.server.requests.restart import restart, restart_workers
 from paceline.scheduler.server.requests.run_function import run_function
 
@@ -350,57 +348,3 @@ async def test_workers_are_watched(server: Any) -> None:
     assert watcher.told[2:] == [["remove", a]]
     watcher.closed = True
     await asyncio.wait_for(watching, 1)
-
-
-def test_the_log_is_kept_newest_first() -> None:
-    import logging
-
-    with dask.config.set(
-        {"distributed.admin.log-length": 3, "distributed.admin.log-format": "%(message)s"}
-    ):
-        keeper = LogKeeper()
-    logger = logging.getLogger("distributed.scheduler")
-    try:
-        for i in range(5):
-            logger.error("line %d", i)
-        assert keeper.lines() == [("ERROR", f"line {i}") for i in (4, 3, 2)]
-        assert keeper.lines(n=1) == [("ERROR", "line 4")]
-        (stamped,) = keeper.lines(n=1, timestamps=True)
-        assert isinstance(stamped[0], float) and stamped[1:] == ("ERROR", "line 4")
-    finally:
-        keeper.close()
-    logger.error("unheard")
-    assert keeper.lines(n=1) == [("ERROR", "line 4")]
-
-
-def test_stored_log_record_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    import logging
-    import weakref
-
-    logger = logging.getLogger("distributed.scheduler")
-    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records
-    monkeypatch.setattr(
-        logger, "handlers", []
-    )  # and so do handlers of stock schedulers in this process
-
-    class Held:
-        pass
-
-    def fails() -> weakref.ref[Held]:
-        held = Held()
-        ref = weakref.ref(held)
-        try:
-            raise ValueError("of a frame")
-        except ValueError:
-            logger.exception("it %s", "failed")
-        return ref
-
-    with dask.config.set({"distributed.admin.log-format": "%(levelname)s - %(message)s"}):
-        keeper = LogKeeper()
-    try:
-        assert fails()() is None
-        (kept,) = keeper.deque
-        assert kept.getMessage() == "it failed" and kept.line.startswith("ERROR - it failed\nTrace")
-        assert kept.line.endswith("ValueError: of a frame")
-    finally:
-        keeper.close()

@@ -32,7 +32,7 @@ class LogEntry(NamedTuple):
         return self.message
 
 
-class LogKeeper(logging.Handler):
+class RecentLog(logging.Handler):
     """A log handler that keeps the last lines.
 
     ``distributed.admin.log-length`` and ``log-format`` are their number and format.

@@ -9,8 +9,8 @@ import weakref
 from pathlib import Path
 
 import pytest
-from paceline.scheduler.server.requests import spool as spool_module
-from paceline.scheduler.server.requests.spool import FileFrame, Spool
+from paceline.scheduler.server.peers import spool as spool_module
+from paceline.scheduler.server.peers.spool import FileFrame, Spool
 
 MB = 2**20
 
