@@ -21,10 +21,11 @@ from paceline.scheduler.server.peers.outgoing_rpc import OutgoingRpc
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import Pool
 from paceline.scheduler.server.requests import diagnostics, replicate
-from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
+from paceline.scheduler.server.requests.handler_parts import worker_address
 from paceline.scheduler.server.requests.restart import restart_stuck_worker, restart_workers
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
+from paceline.scheduler.server.server_api import ServerApi, op_name
 from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.plugins import Plugins
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from paceline.scheduler.server.compilers.pool import GraphCompilers
     from paceline.scheduler.server.durable.durability import Durability
     from paceline.scheduler.server.journal.journal import JournalWriter
-    from paceline.scheduler.server.requests.api import Handler, OwningScheduler
     from paceline.scheduler.server.requests.state import RequestState
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+    from paceline.scheduler.server.server_api import Handler, OwningScheduler
     from paceline.workers_compat.security.shared_secret import Secret
 
 logger = logging.getLogger("distributed.scheduler")

@@ -15,6 +15,7 @@ from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.core.lifecycle.transitions import TRANSITIONS
 from paceline.scheduler.core.state.task_states import IMPOSSIBLE, TASK_STATES
 from paceline.scheduler.extensions import default_extensions
+from paceline.scheduler.server import requests
 from paceline.scheduler.server.requests import build_handlers
 
 
@@ -75,8 +76,8 @@ INCOMING: tuple[Direction, ...] = ("worker_to_scheduler", "client_to_scheduler",
 
 def takers(cls: type[Message]) -> list[str]:
     """Return the handlers of a message's class: the core, its extensions, the server's table of requests."""
-    machines = default_extensions(SchedulerConfig())
-    found = [machine.name for machine in machines if cls in machine.handlers()]
+    extensions = default_extensions(SchedulerConfig())
+    found = [each.name for each in extensions if cls in each.handlers()]
     return [*found, "core"] if cls in HANDLERS else found
 
 
@@ -92,6 +93,11 @@ def test_every_module_of_handlers_handles_messages() -> None:
     assert [each.__name__ for each in modules if not hasattr(each, "HANDLERS")] == []
     missing = [each.__name__ for each in modules if not each.HANDLERS.items() <= HANDLERS.items()]
     assert missing == []
+
+
+def test_every_module_of_requests_is_described() -> None:
+    names = {module.__name__.rpartition(".")[2] for module in requests.import_modules()}
+    assert [name for name in names if f"``{name}``" not in str(requests.__doc__)] == []
 
 
 def test_every_op_has_a_handler_or_a_reason() -> None:

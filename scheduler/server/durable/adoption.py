@@ -15,7 +15,7 @@ from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.requests.plugins import nanny_started
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.requests.api import ServerApi
+    from paceline.scheduler.server.server_api import ServerApi
 
     from .durable_comm import DurableComm
     from .past_connection import PastConnection

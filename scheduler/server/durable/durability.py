@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from paceline.protocol.connection import Connection
     from paceline.scheduler.core.config import SchedulerConfig
-    from paceline.scheduler.server.requests.api import ServerApi
+    from paceline.scheduler.server.server_api import ServerApi
     from paceline.workers_compat.security.shared_secret import Secret
 
     from .keeper_channel import KeeperChannel

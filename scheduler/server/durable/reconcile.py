@@ -18,11 +18,11 @@ from paceline.scheduler.core.state.comparison import (
     SettleWorker,
     WorkerReport,
 )
-from paceline.scheduler.server.requests.api import RemoteError
 from paceline.scheduler.server.requests.retire import give_up_lost_retirements
+from paceline.scheduler.server.server_api import RemoteError
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.requests.api import ServerApi
+    from paceline.scheduler.server.server_api import ServerApi
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -38,7 +38,7 @@ from .recorder import LogRecorder, dump
 from .replay import Past, RunStart
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.requests.api import ServerApi
+    from paceline.scheduler.server.server_api import ServerApi
 
 
 def capture(server: ServerApi, start: RunStart) -> Past:

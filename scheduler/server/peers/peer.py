@@ -23,13 +23,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.scheduler.server.comm.transport import WRITE_HIGH_WATER_NBYTES
-from paceline.scheduler.server.requests.api import (
-    NO_REPLY,
-    NoReply,
-    RemoteError,
-    ServerApi,
-    op_name,
-)
+from paceline.scheduler.server.server_api import NO_REPLY, NoReply, RemoteError, ServerApi, op_name
 from paceline.workers_compat import errors
 from paceline.workers_compat.security.shared_secret import CONNECTOR
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.comm.addresses import parts
 from paceline.scheduler.server.comm.errors import FatalConnectError
-from paceline.scheduler.server.requests.api import RemoteError, op_name
+from paceline.scheduler.server.server_api import RemoteError, op_name
 from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.security.http_connections import affordable
@@ -31,7 +31,7 @@ from .peer import HANDSHAKE_SECONDS, Peer
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
     from paceline.scheduler.server.comm.transport import Comm
-    from paceline.scheduler.server.requests.api import Acknowledge, ServerApi
+    from paceline.scheduler.server.server_api import Acknowledge, ServerApi
 
 #: Connections in use, but at most the limit of open files divided by ``DESCRIPTORS_DIVISOR``.
 CONNECTIONS_MAX = 2**16

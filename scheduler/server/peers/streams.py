@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from paceline.protocol import messages as m
 from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.server.requests.api import op_name
+from paceline.scheduler.server.server_api import op_name
 
 from .peer import EventHandler
 from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Time for a peer to close its connection after the scheduler has asked it to, seconds. Closing it
+#: Time for a peer to close its connection after the scheduler requested that, seconds. Closing it
 #: earlier could discard messages that the peer has not read.
 LINGER_SECONDS = 5.0
 #: Messages of a stream that wait for a later wake-up of the event loop. Beyond this number the

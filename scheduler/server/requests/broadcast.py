@@ -12,9 +12,10 @@ from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
+from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 from paceline.workers_compat.errors import pickle_in_band
 
-from .api import Handler, RemoteError, ServerApi, calls
+from .handler_parts import calls
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -9,9 +9,8 @@ from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.server.peers.peer import Peer
+from paceline.scheduler.server.server_api import NO_REPLY, Handler, NoReply, ServerApi
 from paceline.workers_compat.config import config
-
-from .api import NO_REPLY, Handler, NoReply, ServerApi
 
 #: Default of ``distributed.adaptive.target-duration``, seconds.
 TARGET_DURATION_SECONDS = 5.0

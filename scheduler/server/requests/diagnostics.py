@@ -12,12 +12,13 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import Message
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.peers.peer import Peer
+from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.config import versions
 from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.loop_profile import merged_profile
 
-from .api import Handler, ServerApi, arguments, calls
 from .broadcast import broadcast, call_each
+from .handler_parts import arguments, calls
 
 #: Kinds of collectors, for the recorder.
 TASK_STREAM, TASK_METADATA = "task-stream", "task-metadata"

@@ -8,11 +8,12 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.dump import dump_state
+from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.config import config, versions
 from paceline.workers_compat.facade import cluster_dump
 
-from .api import Handler, ServerApi, calls
 from .broadcast import broadcast
+from .handler_parts import calls
 
 #: Default of ``paceline.scheduler.dump-timeout``: time limit for a worker's state, seconds.
 DUMP_SECONDS = 10.0

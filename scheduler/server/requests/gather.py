@@ -19,12 +19,13 @@ from paceline.protocol.payload import Payload, payload_header, serialized_payloa
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
 from paceline.scheduler.server.peers.spool import FILE_FRAME_NBYTES, Spool, trim_while_used
+from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 
-from .api import Handler, RemoteError, ServerApi, calls, checked_reply
+from .handler_parts import calls, checked_reply
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Pause before workers with too many outgoing transfers are asked again, in seconds.
+#: Pause before the next request to workers with too many outgoing transfers, in seconds.
 BUSY_PAUSE_SECONDS = 0.15
 #: Workers that one gather requests data from at the same time.
 CONCURRENT_WORKERS_MAX = 50

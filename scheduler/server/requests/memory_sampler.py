@@ -10,8 +10,9 @@ import uuid
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import MEASURES
 from paceline.scheduler.core.policy.memory import measured
+from paceline.scheduler.server.server_api import Handler, ServerApi
 
-from .api import Handler, ServerApi, calls
+from .handler_parts import calls
 from .state import MemorySampler
 
 logger = logging.getLogger("distributed.scheduler")

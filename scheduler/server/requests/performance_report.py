@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from paceline.protocol import messages as m
 from paceline.scheduler.server.runtime import child_process
+from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.dashboard.state_deltas import monitor_facts
 
-from .api import Handler, ServerApi, calls
 from .diagnostics import profile, task_stream
+from .handler_parts import calls
 
 #: The module that draws.
 CHILD: Final = "paceline.workers_compat.performance_report"

@@ -11,11 +11,12 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
+from paceline.scheduler.server.server_api import NO_REPLY, Handler, NoReply, ServerApi
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
 from . import diagnostics, memory_sampler, restart
-from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
 from .broadcast import broadcast
+from .handler_parts import calls
 
 logger = logging.getLogger("distributed.scheduler")
 

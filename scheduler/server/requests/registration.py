@@ -15,9 +15,10 @@ from paceline.scheduler.server.peers.client_stream import ClientStream
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.peers.unregistered_stream import UnregisteredStream
+from paceline.scheduler.server.server_api import NO_REPLY, Handler, NoReply, ServerApi
 from paceline.workers_compat.config import versions
 
-from .api import NO_REPLY, Handler, NoReply, ServerApi, worker_address
+from .handler_parts import worker_address
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -17,8 +17,9 @@ from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
+from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 
-from .api import Handler, RemoteError, ServerApi, calls, checked_reply
+from .handler_parts import calls, checked_reply
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -220,19 +221,21 @@ async def rebalance(
         chosen = list(state.workers.values())
     else:
         chosen = [state.workers[coerce_address(state, worker)] for worker in workers]
-    asked = None if keys is None else dict.fromkeys(keys)
-    if not chosen or (asked is not None and not asked):
+    requested = None if keys is None else dict.fromkeys(keys)
+    if not chosen or (requested is not None and not requested):
         return OK
-    absent = [key for key in asked or () if key not in state.tasks or not state.tasks[key].who_has]
+    absent = [
+        key for key in requested or () if key not in state.tasks or not state.tasks[key].who_has
+    ]
     if absent:
         return {"status": "partial-fail", "keys": absent}
     async with server.request_state.replicas.exclusive():
-        plan = RebalancePlan(state, chosen, asked)
+        plan = RebalancePlan(state, chosen, requested)
         if not plan.moves:
             _log_rebalance(server, plan.n_senders, plan.n_recipients, 0)
             return OK
         failed = await _move_replicas(server, plan.moves, stimulus_id or f"rebalance-{time.time()}")
-    return {"status": "partial-fail", "keys": failed} if failed and asked is not None else OK
+    return {"status": "partial-fail", "keys": failed} if failed and requested is not None else OK
 
 
 async def _move_replicas(server: ServerApi, moves: list[Move], stimulus_id: str) -> list[Key]:

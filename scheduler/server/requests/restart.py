@@ -13,9 +13,10 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stimuli import ReleaseAll, WorkerRemoved
+from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 
-from .api import Handler, RemoteError, ServerApi, calls
 from .broadcast import call_each
+from .handler_parts import calls
 from .retire import retire_workers
 
 logger = logging.getLogger("distributed.scheduler")

@@ -24,9 +24,10 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import KEYS_IN_LOG_LINE
 from paceline.scheduler.server.peers.peer import Peer
+from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.security.unpickling import deserialize_or_raise, unpickle
 
-from .api import Handler, ServerApi, arguments, shielded
+from .handler_parts import arguments, shielded
 from .replicate import gather_on_worker
 from .state import RetiringWorker
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
+from paceline.scheduler.server.server_api import NO_REPLY, Handler, NoReply, ServerApi
 from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import error_message
 from paceline.workers_compat.security.unpickling import (
@@ -22,7 +23,7 @@ from paceline.workers_compat.security.unpickling import (
     unpickle,
 )
 
-from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
+from .handler_parts import calls
 
 logger = logging.getLogger("distributed.scheduler")
 

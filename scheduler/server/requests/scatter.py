@@ -12,9 +12,10 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, check_prefix
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
+from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.config import config
 
-from .api import Handler, ServerApi, calls, checked_reply, worker_address
+from .handler_parts import calls, checked_reply, worker_address
 from .replicate import replicate
 
 logger = logging.getLogger("distributed.scheduler")

@@ -23,8 +23,8 @@ from paceline.scheduler.core.stimuli import (
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.durable.recorder import Recorder
-from paceline.scheduler.server.requests.api import RemoteError, ServerApi
 from paceline.scheduler.server.requests.state import RequestState
+from paceline.scheduler.server.server_api import RemoteError, ServerApi
 
 Answer = Callable[[Any], Any]
 
@@ -62,7 +62,7 @@ class FakeServer:
 
     Attributes:
         answers: address -> function that answers requests; an exception that it raises is raised to the caller.
-        asked: (address, request), in order.
+        requests: (address, request), in order.
         acknowledged: address -> the message sent after a reply.
         sent: (address, message) to workers' streams.
         events: logged events, topic -> events.
@@ -77,7 +77,7 @@ class FakeServer:
         self.recorder = Recorder()
         self.plugins = Plugins(self.state)
         self.answers: dict[str, Answer] = {}
-        self.asked: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.acknowledged: dict[str, Any] = {}
         self.sent: list[tuple[str, Any]] = []
         self.told: list[Any] = []
@@ -114,7 +114,7 @@ class FakeServer:
         acknowledge: Callable[[Any], Any] | None = None,
         allocate: Any = None,
     ) -> Any:
-        self.asked.append((address, request))
+        self.requests.append((address, request))
         await asyncio.sleep(0)
         answer = self.answers.get(address)
         if answer is None:

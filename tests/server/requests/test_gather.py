@@ -32,7 +32,7 @@ async def test_results_of_several_workers(server: Any) -> None:
         server.place(key, address)
     reply = await gather(server, ["x", "y", "z"])
     assert reply == {"status": "OK", "data": {"x": 1, "y": 2, "z": 3}}
-    assert [(to, r.keys) for to, r in server.asked] == [(a, ["x", "y"]), (b, ["z"])]
+    assert [(to, r.keys) for to, r in server.requests] == [(a, ["x", "y"]), (b, ["z"])]
     assert server.acknowledged == {a: "OK", b: "OK"}
     assert {"action": "gather", "count": 3} in server.events("all")
 
@@ -47,7 +47,7 @@ async def test_another_holder_replaces_a_lost_one(server: Any) -> None:
         server.place(f"x{i}", a, b)
     reply = await gather(server, [f"x{i}" for i in range(20)])
     assert reply["status"] == "OK" and len(reply["data"]) == 20
-    assert sum(to == a for to, _ in server.asked) == 1, "a lost worker gets one request"
+    assert sum(to == a for to, _ in server.requests) == 1, "a lost worker gets one request"
 
 
 async def test_a_worker_without_the_data_is_reported_and_the_key_is_missing(server: Any) -> None:
@@ -94,7 +94,7 @@ async def test_no_worker_answers(server: Any) -> None:
     a, b = server.add_worker(1), server.add_worker(2)
     server.place("x", a, b)
     assert await gather(server, ["x"]) == {"status": "error", "keys": ["x"]}
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 async def test_no_keys(server: Any) -> None:

@@ -12,10 +12,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.protocol.messages import RegisterNanny
 from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.server.requests import cluster, diagnostics, plugins
-from paceline.scheduler.server.requests.api import RemoteError, shielded
 from paceline.scheduler.server.requests.broadcast import broadcast, proxy
+from paceline.scheduler.server.requests.handler_parts import shielded
 from paceline.scheduler.server.requests.restart import restart, restart_workers
 from paceline.scheduler.server.requests.run_function import run_function
+from paceline.scheduler.server.server_api import RemoteError
 
 
 def failing(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The interface between request handlers, connections and the server.
+"""The interface of the server for connections and request handlers.
 
 A handler is ``handler(server, request, peer) -> value``. The value is sent as the reply without
 further conversion. A coroutine or future is awaited first; ``NO_REPLY`` sends nothing. An exception
@@ -10,24 +10,18 @@ instead, the connection is closed. Handlers read ``server.state`` and change it 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.stimuli import LogEventCommand
-from paceline.scheduler.server.comm import addresses
-from paceline.scheduler.server.driver import Driver
-from paceline.workers_compat import addressing
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
     from paceline.protocol.messages import Message
-    from paceline.protocol.messages.base import Request
     from paceline.scheduler.core.core import SchedulerCore
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
     from paceline.scheduler.server.comm.transport import Transport
@@ -37,11 +31,10 @@ if TYPE_CHECKING:
     from paceline.workers_compat.facade.plugins import Plugins
     from paceline.workers_compat.security.shared_secret import Secret
 
-    from .state import RequestState
+    from .driver import Driver
+    from .requests.state import RequestState
 
 logger = logging.getLogger("distributed.scheduler")
-
-T = TypeVar("T")
 
 #: ``handler(server, request, peer)``; each handler annotates the request that it serves.
 Handler = Callable[[Any, Any, Any], Any]
@@ -184,87 +177,3 @@ def op_name(message: Any) -> str:
     if isinstance(message, m.InvalidMessage | m.UnknownMessage):
         return message.op
     return str(message.get("op") if isinstance(message, dict) else message.op())
-
-
-def checked_reply(address: str, request: Message, reply: Any, **kinds: type) -> dict[str, Any]:
-    """Return the `reply` of `address` to `request`.
-
-    Raises:
-        OSError: it is no dict with fields of these `kinds`.
-    """
-    if isinstance(reply, dict) and all(isinstance(reply.get(n), k) for n, k in kinds.items()):
-        return reply
-    text = f"{address} sent an invalid reply to {op_name(request)}: {reply!r:.200}"
-    logger.warning(text)
-    raise OSError(text)
-
-
-def arguments(request: Request) -> dict[str, Any]:
-    """Return the fields of ``request`` except those that all requests have."""
-    names = [n for n in request.__struct_fields__ if n not in m.REQUEST_FIELDS]
-    return {name: getattr(request, name) for name in names}
-
-
-def reads(query: Callable[..., Any]) -> Handler:
-    """Return a handler that calls ``query(server.state, field=value, ...)``."""
-    return lambda server, request, peer: query(server.state, **arguments(request))
-
-
-def calls(function: Callable[..., Any], *, shield: bool = False) -> Handler:
-    """Return a handler that calls ``function(server, field=value, ...)``.
-
-    A function with the parameter ``serializers`` receives this field too. With ``shield`` its
-    coroutine runs to its end: see ``shielded``.
-    """
-    takes_serializers = "serializers" in inspect.signature(function).parameters
-
-    def handle(server: ServerApi, request: Request, peer: object) -> Any:
-        named = arguments(request)
-        if takes_serializers:
-            named["serializers"] = request.serializers
-        result = function(server, **named)
-        return shielded(server, result, function.__name__) if shield else result
-
-    return handle
-
-
-def worker_address(server: ServerApi, worker: Any, resolve: bool = True) -> str:
-    """Return the address by which a worker is registered.
-
-    ``worker`` is an address, an alias, ``(host, port)`` or, with `resolve`, an address with a host
-    name.
-
-    Raises:
-        TypeError: ``worker`` is none of these.
-        OSError: the host name is unknown.
-    """
-    address = coerce_address(server.state, worker)
-    if address in server.state.workers:
-        return address
-    return addresses.resolve(address) if resolve else addressing.normalize(address)
-
-
-async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-    """Run ``coroutine`` to its end even if the caller is cancelled, and return its result.
-
-    Requests that change several workers, such as a restart, and functions of clients must not stop
-    half-way because their client disconnected. An error after that is logged under ``name``.
-    """
-    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    async def run() -> None:
-        try:
-            result = await coroutine
-        except asyncio.CancelledError:
-            outcome.cancel()
-            raise
-        except BaseException as error:
-            if outcome.cancelled():
-                raise
-            outcome.set_exception(error)
-        else:
-            if not outcome.cancelled():
-                outcome.set_result(result)
-
-    server.spawn(run(), name)
-    return await outcome

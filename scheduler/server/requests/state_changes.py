@@ -1,4 +1,4 @@
-"""Requests that the core answers in a single turn. Most only read its state."""
+"""Requests that change the state of the core with one stimulus."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.inspection.explain import explain, explain_all, prefix_states
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.server.peers.peer import Peer
-
-from .api import Handler, ServerApi, reads
-
-
-def handle_identity(server: ServerApi, request: m.Identity, peer: Peer) -> dict[str, Any]:
-    """Describe the scheduler and ``request.n_workers`` of its workers."""
-    return server.scheduler.identity(-1 if request.n_workers is None else request.n_workers)
+from paceline.scheduler.server.server_api import Handler, ServerApi
 
 
 def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -> None:
@@ -33,15 +25,6 @@ def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -
         raise IndexError("set_metadata needs at least one key")
     hash(tuple(keys))
     server.send_stimulus(stimuli.MetadataSet(list(keys), request.value))
-
-
-def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[str, Any]:
-    """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
-    if request.prefixes_only:
-        return {"prefixes": prefix_states(server.state)}
-    if request.key is None:
-        return explain_all(server.state, server.now())
-    return explain(server.state, request.key, server.now(), server.driver.n_compiling)
 
 
 def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> dict[str, Any]:
@@ -101,26 +84,7 @@ def handle_add_keys(server: ServerApi, request: m.AddKeysRpc, peer: Peer) -> str
 
 
 HANDLERS: dict[type, Handler] = {
-    m.Echo: lambda server, request, peer: request.data,
-    m.Identity: handle_identity,
-    m.WhoHas: reads(queries.who_has),
-    m.HasWhat: reads(queries.has_what),
-    m.Ncores: reads(queries.ncores),
-    m.NcoresRunning: reads(queries.ncores_running),
-    m.NbytesRequest: reads(queries.nbytes),
-    m.Processing: reads(queries.processing),
-    m.GetTaskStatus: lambda server, request, peer: queries.get_task_status(
-        server.state, request.keys or ()
-    ),
-    m.GetTaskPrefixStates: reads(queries.get_task_prefix_states),
-    m.GetStory: lambda server, request, peer: queries.story(server.state, *request.keys_or_stimuli),
-    m.GetRunspec: lambda server, request, peer: queries.get_runspec(server.state, request.key),
-    m.GetErrorCause: lambda server, request, peer: queries.get_error_cause(
-        server.state, request.keys
-    ),
-    m.GetMetadata: reads(queries.get_metadata),
     m.SetMetadata: handle_set_metadata,
-    m.Explain: handle_explain,
     m.SharesRequest: handle_shares,
     m.Retry: handle_retry,
     m.SetRestrictions: handle_set_restrictions,
