@@ -11,11 +11,10 @@ import inspect
 import logging
 import os
 import uuid
-import warnings
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.comm import addresses
@@ -23,7 +22,7 @@ from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
 from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
-from paceline.scheduler.server.durable.durability import NOT_DURABLE, Durability
+from paceline.scheduler.server.durable.durability import Durability
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 from paceline.scheduler.server.http.dashboard import Dashboard
@@ -43,20 +42,15 @@ from paceline.workers_compat.config.settings import texts
 from paceline.workers_compat.facade import state_attributes, work_stealing
 from paceline.workers_compat.security import shared_secret, unpickling
 from paceline.workers_compat.security import tls_config as tls
+from paceline.workers_compat.security.shared_secret import Secret
 
+from .scheduler_options import check_options, core_config
 from .server import Server
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: Time for peers to close their connections when the scheduler closes, seconds.
 CLOSE_SECONDS = 2.0
-
-#: Options without a meaning here. Stock ignores `service_kwargs`, too; `transition_counter_max`
-#: detects endless transitions in its tests. No file is written to `local_directory`.
-IGNORED = frozenset((
-    "durable", "local_directory", "loop", "needs_workdir", "service_kwargs",
-    "transition_counter_max",
-))  # fmt: skip
 
 
 class Scheduler:
@@ -130,14 +124,14 @@ class Scheduler:
         timeout: Any = None,
         **other: Any,
     ) -> None:
-        _check_options(other)
+        check_options(other)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services, self.service_specs = dict[str, Any](), services or {}
         self.scheduler_file = scheduler_file or None
         get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
-        self._config = _core_config(idle_timeout, worker_ttl, allowed_failures, validate)
+        self._config = core_config(idle_timeout, worker_ttl, allowed_failures, validate)
         if blocked_handlers is None:
             blocked_handlers = texts("distributed.scheduler.blocked-handlers")
         self.blocked_handlers = sorted(blocked_handlers)
@@ -290,32 +284,14 @@ class Scheduler:
     async def _start(self) -> None:
         for address in (*self._start_addresses, self.contact_address or ""):
             addresses.check(address)
-        compilers: GraphCompilers = (
-            ThreadGraphCompilers()
-            if self._compile_in_threads
-            else ProcessGraphCompilers(self._spawn or child_process.spawn)
-        )
         if self._spawn is not None:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()
-        path = self._journal_path
         secret = shared_secret.configured()
         durability = Durability.open(self._keeper, self._config, self.id, secret)
         past = durability.past if durability is not None else None
-        self._server = server = Server(
-            build_core(self._config) if past is None else past.core,
-            self,
-            graph_compilers=compilers,
-            request_state=RequestState(),
-            blocked_handlers=frozenset(self.blocked_handlers),
-            gc_policy=self._gc_policy,
-            journal=JournalWriter(path, self._config) if path else None,
-            tls=self._tls,
-            secret=secret,
-            durability=durability,
-        )
-        if self._spawn in (None, child_process.spawn):  # a forked process is ready at once
-            compilers.start()
+        core = build_core(self._config) if past is None else past.core
+        self._server = server = self._make_server(core, durability, secret)
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
         if durability is not None:
@@ -328,7 +304,7 @@ class Scheduler:
         await self._listen(server, http)
         stock_classes.start_services(self, addresses.address_host(self.listen_address))
         self._log_addresses()
-        self._write_scheduler_file(durability is not None and durability.past is not None)
+        self._write_scheduler_file(is_successor=past is not None)
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
         if self._config.work_stealing:
@@ -347,6 +323,31 @@ class Scheduler:
             server.spawn(durability.watch(server), "connection to the keeper")
         self._loop_lag.start()
         self._set_title(self.address)
+
+    def _make_server(
+        self, core: SchedulerCore, durability: Durability | None, secret: Secret | None
+    ) -> Server:
+        compilers: GraphCompilers = (
+            ThreadGraphCompilers()
+            if self._compile_in_threads
+            else ProcessGraphCompilers(self._spawn or child_process.spawn)
+        )
+        path = self._journal_path
+        server = Server(
+            core,
+            self,
+            graph_compilers=compilers,
+            request_state=RequestState(),
+            blocked_handlers=frozenset(self.blocked_handlers),
+            gc_policy=self._gc_policy,
+            journal=JournalWriter(path, self._config) if path else None,
+            tls=self._tls,
+            secret=secret,
+            durability=durability,
+        )
+        if self._spawn in (None, child_process.spawn):  # a forked process is ready at once
+            compilers.start()
+        return server
 
     async def _listen(self, server: Server, http: HttpServer) -> None:
         """Listen on all addresses. Web sockets may share the port of the HTTP server, as stock."""
@@ -466,33 +467,6 @@ class Scheduler:
             import setproctitle
 
             setproctitle.setproctitle(f"dask scheduler [{text}]")
-
-
-def _core_config(
-    idle_timeout: Any, worker_ttl: Any, allowed_failures: int | None, validate: bool | None
-) -> SchedulerConfig:
-    """Return the core's configuration with the options given. A duration 0 is none, as in stock."""
-    overrides = {
-        "idle_timeout_seconds": dask_config.seconds(idle_timeout or None),
-        "worker_ttl_seconds": dask_config.seconds(worker_ttl or None),
-        "allowed_failures": allowed_failures,
-        "validate": validate,
-    }
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return dask_config.scheduler_config(**given)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement."""
-    for name, value in options.items():
-        if name == "durable" and value:
-            raise ValueError(f"durable= is not possible: {NOT_DURABLE}")
-        if name == "extensions":
-            warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
-        elif name not in IGNORED:
-            raise TypeError(f"unexpected keyword argument {name!r}")
-    for line in dask_config.check():
-        logger.warning("%s", line)
 
 
 #: A scheduler and workers on this machine, with the options of distributed's class of this name.
