@@ -50,7 +50,7 @@ def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awa
 
 def resolve(scheme: str, location: str) -> str:
     """Return the location as the scheme resolves it; unchanged for an unknown scheme."""
-    with suppress(Exception):  # backends are code of others
+    with suppress(Exception):  # backends are code of other packages
         return str(get_backend(scheme).resolve_address(location))
     return location
 
@@ -59,13 +59,13 @@ def check_location(scheme: str, location: str) -> None:
     """Raise ValueError unless the location is valid for the scheme."""
     try:
         get_backend(scheme).get_address_host(location)
-    except Exception as error:  # backends are code of others
+    except Exception as error:  # backends are code of other packages
         raise ValueError(f"invalid address {scheme}://{location}: {error}") from error
 
 
 def host(scheme: str, location: str) -> str:
     """Return the host of a location; the location itself for an unknown scheme."""
-    with suppress(Exception):  # backends are code of others
+    with suppress(Exception):  # backends are code of other packages
         return str(get_backend(scheme).get_address_host(location))
     return location
 

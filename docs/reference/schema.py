@@ -54,7 +54,7 @@ def _hook(kind: type) -> dict[str, Any]:
     """Return the schema of a type that msgspec does not know.
 
     Raises:
-        NotImplementedError: the type is unknown here too; msgspec asks hooks for this error.
+        NotImplementedError: the type is unknown here too; msgspec expects this error from hooks.
     """
     if kind is Payload:
         return {"description": "A serialized value.", "type": "object"}

@@ -120,7 +120,7 @@ class GetDataReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """Answer to ``get_data``. The receiver confirms it with "OK" unless the worker is busy.
 
     Attributes:
-        status: "OK", or "busy" to ask for a later retry.
+        status: "OK", or "busy" if the request must be repeated later.
         data: key -> serialized result. Keys that the worker does not hold are missing.
     """
 

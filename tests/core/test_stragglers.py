@@ -218,7 +218,7 @@ def test_a_second_run_that_secedes_or_reschedules_is_dropped() -> None:
 
 
 def test_its_worker_keeps_the_inputs() -> None:
-    """A stock worker closes if it is asked to drop an input of a task that it executes."""
+    """A stock worker closes if it receives a message to drop an input of a task that it executes."""
     env = Env()
     env.client("alice")
     env.join("w0", "w1", "w2")

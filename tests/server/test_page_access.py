@@ -30,7 +30,7 @@ TRUSTED = "http://trusted.example"
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Port of the pages of a scheduler that asks for `TOKEN`."""
+    """Port of the pages of a scheduler that requires `TOKEN`."""
     origins = "DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__BOKEH_APPLICATION__ALLOW_WEBSOCKET_ORIGIN"
     environment = {"DASK_PACELINE__HTTP__TOKEN": TOKEN, origins: "['*', 'trusted.example']"}
     with serve_pages(tmp_path_factory.mktemp("scheduler"), environment) as port:

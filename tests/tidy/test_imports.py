@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.source_tree import PACKAGES, ROOT, Source, package_of, sources
 
-# What a room may import that is neither ours nor the standard library's.
+# What a package may import that is neither ours nor the standard library's.
 THIRD_PARTY = {
     "paceline.protocol": {"msgspec", "msgpack", "lz4", "zstandard", "snappy", "cramjam"},
     "paceline.scheduler.core": {"sortedcontainers", "msgspec"},
@@ -80,11 +80,11 @@ def problems(source: Source) -> list[str]:
         elif top == "paceline":
             target = package_of(item.name)
             if target is None:
-                found.append(f"{place}: no room is called so")
+                found.append(f"{place}: no package has this name")
             elif source.package == "paceline.transfer" and target[0] != source.package:
                 found.append(f"{place}: workers load the transfer without the scheduler")
             elif target[1] > source.layer:
-                found.append(f"{place}: that lies above")
+                found.append(f"{place}: that is a higher layer")
             elif source.package == "paceline.scheduler.core" and not item.for_types:
                 if target[0] == "paceline.scheduler.extensions":
                     found.append(f"{place}: extensions know the core, not the other way round")
@@ -116,7 +116,7 @@ def test_imports_of_the_core_go_down() -> None:
     assert found == []
 
 
-def test_every_file_is_in_a_room() -> None:
+def test_every_file_is_in_a_package() -> None:
     assert {source.folder for source in sources()} == set(PACKAGES)
 
 

@@ -43,6 +43,7 @@ WORDS = {
     "let go": "released",
     "the house": "the project",
     "sees to": "ensures",
+    "asks": "requests, expects, requires",
 }
 #: Pages that are checked.
 PAGES = (

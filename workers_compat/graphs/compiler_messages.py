@@ -75,14 +75,14 @@ class CompileRequest:
 
 @dataclass(slots=True)
 class MatchRequest:
-    """Asks whether the class of a pickled exception, or a base class, is one of some names.
+    """A request to compare the class of a pickled exception, and its base classes, with names.
 
     Attributes:
         graph_id: negative number of the request. Those of graphs are positive and in the log of a
             durable scheduler.
         exception: as a worker sent it.
         names: full names of classes.
-        client: requests are answered one after the other, like the graphs of one client.
+        client: a client's requests are handled one after the other, like its graphs.
         keys: none; see ``GraphFailed``.
     """
 

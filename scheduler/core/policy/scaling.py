@@ -1,6 +1,6 @@
 """Adaptive scaling: the recommended number of workers, and the workers to close.
 
-Stock's ``Adaptive`` asks for the number periodically. If it is less than the number of workers that
+Stock's ``Adaptive`` requests the number periodically. If it is less than the number of workers that
 were requested, it cancels those that have not arrived, and then closes ``workers_to_close``. So the
 answer does not fall while workers are starting, and only by workers that may be closed:
 ``handlers/scaling.py`` remembers the requests. The functions here do not change the state.

@@ -1,7 +1,7 @@
 """A faster ``Task.__setstate__`` for the process that compiles graphs.
 
-dask's method asks the class for the names of its slots and sets them one by one by name. That is a
-third of the time to unpickle a graph. The replacement assigns them directly.
+dask's method reads the names of the slots from the class and sets them one by one by name. That is
+a third of the time to unpickle a graph. The replacement assigns them directly.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class _Leaves:
         self._reached_leaves.discard(place)
 
     def subtract_root(self, root: int, is_ranked: list[bool]) -> None:
-        """Record that `root` has a rank, which the leaves above it need no more."""
+        """Record that `root` has a rank, which the leaves above it no longer need."""
         for leaf in self._graph.leaves_above[root]:
             if is_ranked[leaf]:
                 continue
