@@ -176,11 +176,11 @@ class ErrorFactory:
     def killed_worker(
         self, task_key: Any, worker_facts: dict[str, Any], allowed_failures: int
     ) -> Payload:
-        worker = stock_worker_state(settled(worker_facts))
-        return _error_payload(KilledWorker(settled(task_key), worker, allowed_failures))
+        worker = stock_worker_state(canonical(worker_facts))
+        return _error_payload(KilledWorker(canonical(task_key), worker, allowed_failures))
 
     def no_worker(self, task_key: Any, timeout: float) -> Payload:
-        return _error_payload(NoWorkerError(task=settled(task_key), timeout=timeout))
+        return _error_payload(NoWorkerError(task=canonical(task_key), timeout=timeout))
 
     def no_valid_worker(
         self,
@@ -191,10 +191,10 @@ class ErrorFactory:
         timeout: float,
     ) -> Payload:
         error = NoValidWorkerError(
-            task=settled(task_key),
-            host_restrictions=SettledSet(map(settled, host_restrictions or ())),
-            worker_restrictions=SettledSet(map(settled, worker_restrictions or ())),
-            resource_restrictions=settled(dict(resource_restrictions or {})),
+            task=canonical(task_key),
+            host_restrictions=CanonicalSet(map(canonical, host_restrictions or ())),
+            worker_restrictions=CanonicalSet(map(canonical, worker_restrictions or ())),
+            resource_restrictions=canonical(dict(resource_restrictions or {})),
             timeout=timeout,
         )
         return _error_payload(error)
@@ -213,14 +213,14 @@ def _error_payload(error: Exception) -> Payload:
     return bytes_payload(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
 
 
-class SettledSet(set[Any]):
+class CanonicalSet(set[Any]):
     """A set whose pickle is that of a sorted ``set``, so that it does not depend on hash seeds."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return set, (sorted(self, key=str),)
 
 
-def settled(value: Any) -> Any:
+def canonical(value: Any) -> Any:
     """Return an equal value whose pickle is the same in every process.
 
     A pickle depends on which of its equal strings are one object. That differs between a run and
@@ -230,9 +230,9 @@ def settled(value: Any) -> Any:
     if kind is str:
         return sys.intern(value)
     if kind is dict:
-        return {settled(key): settled(inner) for key, inner in value.items()}
+        return {canonical(key): canonical(inner) for key, inner in value.items()}
     if kind is list or kind is tuple:
-        return kind([settled(inner) for inner in value])
+        return kind([canonical(inner) for inner in value])
     return value
 
 

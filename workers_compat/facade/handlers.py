@@ -44,11 +44,11 @@ class HandlerTable(MutableMapping[str, Callable[..., Any]]):
 
     def __setitem__(self, op: str, function: Callable[..., Any]) -> None:
         self._added[op] = function
-        self.changed(op)
+        self.route(op)
 
     def __delitem__(self, op: str) -> None:
         del self._added[op]
-        self.changed(op)
+        self.route(op)
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys((*self.built_in_ops(), *self._added)))
@@ -67,8 +67,8 @@ class HandlerTable(MutableMapping[str, Callable[..., Any]]):
     def built_in_ops(self) -> Iterable[str]: ...
 
     @abstractmethod
-    def changed(self, op: str) -> None:
-        """Apply that the function of `op` was added, replaced or removed."""
+    def route(self, op: str) -> None:
+        """Pass messages of `op` to the function that was added, or to the built-in handler."""
 
 
 class RequestHandlers(HandlerTable):
@@ -99,7 +99,7 @@ class RequestHandlers(HandlerTable):
         table = TABLES["scheduler_rpc"].items()
         return [op for op, entry in table if self._facade.serves(entry.cls)]
 
-    def changed(self, op: str) -> None:
+    def route(self, op: str) -> None:
         """Route requests of a known op to the added function."""
         known = TABLES["scheduler_rpc"].get(op)
         if known is None:
@@ -157,7 +157,7 @@ class StreamHandlers(HandlerTable):
     def built_in_ops(self) -> Iterable[str]:
         return [op for direction, _ in ROLES for op in TABLES[direction] if self._core_type(op)]
 
-    def changed(self, op: str) -> None:
+    def route(self, op: str) -> None:
         """Route replaced classes past the core. The path of all others does not change."""
         found = [self._core_type(each) for each in self._added]
         self.replaced = frozenset(entry[0] for entry in found if entry is not None)
