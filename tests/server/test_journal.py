@@ -16,15 +16,17 @@ from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.server.journal.journal import (
     FORMAT_VERSION,
-    JournalError,
     JournalReader,
     JournalWriter,
+)
+from paceline.scheduler.server.journal.replay import replay
+from paceline.scheduler.server.journal.values import (
+    JournalError,
     StubBytes,
     ValueCodec,
     flatten,
     unflatten,
 )
-from paceline.scheduler.server.journal.replay import replay
 from paceline.scheduler.server.runtime import build
 
 VALUES: list[Any] = [

@@ -19,8 +19,8 @@ from .options import read_key
 def command(file: str, until: int | None, show: bool, key: str | None) -> None:
     """Replay a journal in a new core and print a hash of all outputs."""
     from paceline.scheduler.core.inspection import queries
-    from paceline.scheduler.server.journal.journal import JournalError
     from paceline.scheduler.server.journal.replay import replay
+    from paceline.scheduler.server.journal.values import JournalError
 
     wanted = read_key(key)
     try:

@@ -15,7 +15,8 @@ from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
 
-from .journal import JournalEntry, JournalError, JournalReader, ValueCodec, output_digest
+from .journal import JournalEntry, JournalReader, output_digest
+from .values import JournalError, ValueCodec
 
 
 @dataclass(slots=True)
