@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from paceline.transfer.direct import LinkRates
+from paceline.transfer.link_rates import LinkRates
 
 MB = 1_000_000
 PEER = ("10.0.0.2", 1)
