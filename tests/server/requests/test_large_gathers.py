@@ -15,8 +15,7 @@ from distributed.comm import connect
 from paceline.scheduler.server.peers.spool import FileFrame
 
 from tests.support.fake_peers import until
-
-from .test_stock_peers import cluster
+from tests.support.stock_cluster import cluster
 
 pytestmark = pytest.mark.timeout(90)
 

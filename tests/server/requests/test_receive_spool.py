@@ -15,8 +15,7 @@ from paceline.scheduler.server.peers import receive_spool
 from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 
 from tests.support.fake_peers import until
-
-from .test_stock_peers import cluster
+from tests.support.stock_cluster import cluster
 
 pytestmark = pytest.mark.timeout(90)
 

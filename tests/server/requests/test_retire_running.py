@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Event, Worker
+from distributed import Event
 from paceline.scheduler.server.requests import retire
-from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import until
+from tests.support.stock_cluster import cluster
 
 pytestmark = pytest.mark.timeout(90)
-
-
-@contextlib.asynccontextmanager
-async def cluster(n_workers: int) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
-    """Start a scheduler, a client, and workers with one thread each."""
-    async with contextlib.AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        scheduler = await enter(Scheduler(host="127.0.0.1", port=0, dashboard=False))
-        workers = [
-            await enter(Worker(scheduler.address, nthreads=1, dashboard=False))
-            for _ in range(n_workers)
-        ]
-        client = await enter(Client(scheduler.address, asynchronous=True))
-        yield scheduler, client, workers
 
 
 def hold(i: int) -> int:

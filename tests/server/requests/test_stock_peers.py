@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,9 @@ from paceline.scheduler.server.requests.gather import merge_shards
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import until
+from tests.support.stock_cluster import cluster
 
 pytestmark = pytest.mark.timeout(90)
-
-
-@contextlib.asynccontextmanager
-async def cluster(n_workers: int = 2, **options: Any) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
-    """Start a scheduler, a client and workers that are named w0, w1, ..."""
-    async with contextlib.AsyncExitStack() as stack:
-        scheduler = await stack.enter_async_context(
-            Scheduler(host="127.0.0.1", port=0, dashboard=False, **options)
-        )
-        workers = [
-            await stack.enter_async_context(
-                Worker(scheduler.address, nthreads=1, name=f"w{i}", dashboard=False)
-            )
-            for i in range(n_workers)
-        ]
-        client = await stack.enter_async_context(Client(scheduler.address, asynchronous=True))
-        yield scheduler, client, workers
 
 
 async def test_gather_in_memory_and_in_a_file(tmp_path: Path) -> None:
