@@ -12,8 +12,9 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Nanny, Worker, get_worker
-from paceline.scheduler.server.scheduler import Scheduler
+from distributed import Nanny, get_worker
+
+from tests.support import stock_cluster
 
 #: Tasks that wait for this event hang until the test sets it.
 RELEASED = threading.Event()
@@ -35,17 +36,13 @@ async def running(
     """Run a scheduler, a client and workers with a thread each in this process."""
     RELEASED.clear()
     settings = {f"paceline.scheduler.{name}": value for name, value in config.items()}
-    options = {"nthreads": 1, "dashboard_address": None}
+    options = {"compile_in_threads": compile_in_threads}
     with dask.config.set(settings):
-        async with contextlib.AsyncExitStack() as stack:
-            enter = stack.enter_async_context
-            scheduler = await enter(
-                Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=compile_in_threads)
-            )
-            workers = [await enter(Worker(scheduler.address, **options)) for _ in range(n_workers)]
-            client = await enter(Client(scheduler.address, asynchronous=True))
-            stack.callback(RELEASED.set)
-            yield scheduler, client, *workers
+        async with stock_cluster.cluster(n_workers, **options) as (scheduler, client, workers):
+            try:
+                yield scheduler, client, *workers
+            finally:
+                RELEASED.set()
 
 
 async def test_a_task_that_hangs() -> None:
