@@ -111,7 +111,10 @@ class ClusterCommands(StateAttributes):
         client: str | None = None,
         serializers: Any = None,
     ) -> None:
-        """Report data that is on workers. Raises KeyError if a worker is unknown."""
+        """Report data that is on workers, in one turn, unlike the request of this name.
+
+        Raises KeyError if a worker is unknown.
+        """
         known = self.state.workers
         placed = {
             key: [known[self.coerce_address(w)].address for w in workers]
