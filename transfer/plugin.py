@@ -22,7 +22,7 @@ logger = logging.getLogger("distributed.worker.transfer")
 
 NAME = "paceline-transfer"
 #: Metric in heartbeats with the memory domain of the worker; used for placement by
-#: ``scheduler/core/state/locality.py``.
+#: ``scheduler/core/state/workers/locality.py``.
 DOMAIN_METRIC = "memory_domain"
 #: The backend whose values are read in place.
 MEMORY = "shm"

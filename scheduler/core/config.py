@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import inf, isnan
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 #: Ways to measure the memory of a worker: see ``memory.MemoryUse``.
 MEASURES = (
@@ -41,10 +41,23 @@ SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
     }
 )
 
+#: (up to n workers, seconds between heartbeats); see ``heartbeat_interval``.
+HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
+#: Heartbeats per second beyond these steps.
+HEARTBEATS_PER_SECOND_MAX: Final = 200
+
 
 def setting(default: Any, key: str) -> Any:
     """Return a field that is read from dask's configuration under ``key``."""
     return field(default=default, metadata={"dask": key})
+
+
+def heartbeat_interval(n_workers: int) -> float:
+    """Return the seconds between two heartbeats of a worker."""
+    for upto, seconds in HEARTBEAT_STEPS:
+        if n_workers <= upto:
+            return seconds
+    return n_workers / HEARTBEATS_PER_SECOND_MAX + 1
 
 
 def check_group_settings(name: str, settings: Any) -> None:

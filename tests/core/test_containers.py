@@ -8,11 +8,14 @@ from random import Random
 
 import pytest
 from paceline.scheduler.core.state.containers import (
+    TUPLE_MAX,
     LoadBuckets,
     PriorityQueue,
+    SmallSet,
     take,
+    with_item,
+    without_item,
 )
-from paceline.scheduler.core.state.small_set import TUPLE_MAX, SmallSet, with_item, without_item
 
 
 def test_take() -> None:

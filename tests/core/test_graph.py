@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.state.pending_graph import FREED_ROWS_MAX
+from paceline.scheduler.core.state.graphs.pending_graph import FREED_ROWS_MAX
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     Continue,

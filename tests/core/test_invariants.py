@@ -12,7 +12,7 @@ from paceline.scheduler.core.inspection.invariants import (
     validate_tasks,
 )
 from paceline.scheduler.core.state.model import ClientState
-from paceline.scheduler.core.state.policies import PendingRetry, SecondRun, TaskPolicies
+from paceline.scheduler.core.state.task_policies import PendingRetry, SecondRun, TaskPolicies
 from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.scheduler.core.task_policy import TaskPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.state import locality
+from paceline.scheduler.core.state.workers import locality
 from paceline.testing import Env
 
 from tests.core.test_placement import on

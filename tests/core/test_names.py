@@ -8,7 +8,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers import workers
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.state import spans
+from paceline.scheduler.core.state.graphs import spans
 from paceline.testing import Env
 
 

@@ -7,7 +7,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.instructions import RestartStuckWorker
-from paceline.scheduler.core.state.policies import ALARMS_MIN
+from paceline.scheduler.core.state.task_policies import ALARMS_MIN
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     Continue,

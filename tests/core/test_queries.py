@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from paceline.protocol.payload import Payload, pickled_header
-from paceline.scheduler.core.config import MEASURES, SchedulerConfig
+from paceline.scheduler.core.config import MEASURES, SchedulerConfig, heartbeat_interval
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.addresses import coerce_address, registration_error
 from paceline.scheduler.core.state.event_log import EventLog
-from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import STATE_NUMBERS

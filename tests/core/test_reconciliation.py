@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
-from paceline.scheduler.core.state.comparison import EndComparison, SettleWorker, WorkerReport
+from paceline.scheduler.core.state.workers.comparison import (
+    EndComparison,
+    SettleWorker,
+    WorkerReport,
+)
 from paceline.scheduler.core.stealing.requests import BARRIER_KEY
 from paceline.testing import Env
 

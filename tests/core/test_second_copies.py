@@ -14,7 +14,7 @@ from paceline.scheduler.core.policy.second_copies import (
     seconds_to_repeat,
 )
 from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
-from paceline.scheduler.core.state.copies import CANDIDATES_MAX, Copies
+from paceline.scheduler.core.state.second_copies import CANDIDATES_MAX, Copies
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll
 from paceline.testing import Env
 

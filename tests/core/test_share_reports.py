@@ -6,7 +6,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
-from paceline.scheduler.core.state.accounts import ABSENT_MAX
+from paceline.scheduler.core.state.sharing.accounts import ABSENT_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, SetShare
 from paceline.testing import Env
 

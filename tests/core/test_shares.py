@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.state.accounts import ShareGroup, Shares, group_name
-from paceline.scheduler.core.state.fair_queue import FairQueue, ShareQueue
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup, Shares, group_name
+from paceline.scheduler.core.state.sharing.fair_queue import FairQueue, ShareQueue
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from paceline.scheduler.core.state import spans as spans_module
+from paceline.scheduler.core.state.graphs import spans as spans_module
+from paceline.scheduler.core.state.graphs.spans import Span, SpanTree, intervals
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
-from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
 from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env

@@ -14,7 +14,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.instructions import LogLine
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
+from paceline.scheduler.core.state.workers.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.stealing import balancer
 from paceline.scheduler.core.stealing.balancer import balance, cost_level
 from paceline.scheduler.core.stimuli import (

@@ -12,9 +12,9 @@ from html import escape
 from typing import Any
 
 from paceline.scheduler.core.state.containers import add_up
-from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.graphs.computations import Computation
+from paceline.scheduler.core.state.graphs.spans import Span, intervals
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.spans import Span, intervals
 from paceline.scheduler.core.state.task_states import TASK_STATES
 from paceline.workers_compat.security.unpickling import deserialize
 from sortedcontainers import SortedSet

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.core.state import stealing
+from paceline.scheduler.core.state.workers import stealing
 from paceline.scheduler.core.stealing import balancer
 
 from .stock_calls import StockCoroutine

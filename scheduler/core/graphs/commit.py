@@ -13,9 +13,9 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.groups import Computation, note_code
+from paceline.scheduler.core.state.graphs.computations import Computation, note_code
+from paceline.scheduler.core.state.graphs.pending_graph import PendingGraph
 from paceline.scheduler.core.state.model import ClientState, TaskState
-from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import (
     GraphChunk,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.graphs.pending_graph import PendingGraph
+from paceline.scheduler.core.state.graphs.spans import SpanTree
 from paceline.scheduler.core.state.model import TaskState
-from paceline.scheduler.core.state.pending_graph import PendingGraph
-from paceline.scheduler.core.state.spans import SpanTree
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Turn
 

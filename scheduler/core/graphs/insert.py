@@ -7,12 +7,12 @@ from typing import Any
 from paceline.scheduler.core.graphs.graph_spans import note_span
 from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
-from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.addresses import address_or_host
+from paceline.scheduler.core.state.graphs.pending_graph import PendingGraph
 from paceline.scheduler.core.state.model import TaskGroup, TaskState
-from paceline.scheduler.core.state.pending_graph import PendingGraph
-from paceline.scheduler.core.state.policies import TaskPolicies
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import Account
+from paceline.scheduler.core.state.task_policies import TaskPolicies
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk
 from paceline.scheduler.core.task_policy import TaskPolicy

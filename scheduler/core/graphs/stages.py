@@ -21,8 +21,8 @@ from paceline.scheduler.core.lifecycle.recommendations import (
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.deferred import Recs
+from paceline.scheduler.core.state.graphs.pending_graph import PendingGraph
 from paceline.scheduler.core.state.model import TaskState
-from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import GraphCommit

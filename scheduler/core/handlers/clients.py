@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, has_prefix
+from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.graphs.commit import drop_graph
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
@@ -21,7 +22,6 @@ from paceline.scheduler.core.lifecycle.restart import forget_everything
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET, SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.scheduler.core.policy import placement, scaling
-from paceline.scheduler.core.state.scaling import Scaling, WorkerUse
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.workers.scaling import Scaling, WorkerUse
 from paceline.scheduler.core.stimuli import SizeCluster
 from paceline.scheduler.core.turn import Registry, Turn
 

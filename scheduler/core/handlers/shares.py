@@ -7,8 +7,8 @@ from itertools import islice
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import fairness
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 from paceline.scheduler.core.stealing.recall import recall_capped
 from paceline.scheduler.core.stimuli import SetShare
 from paceline.scheduler.core.turn import WARNING, Registry, Turn

@@ -16,8 +16,8 @@ from paceline.scheduler.core.policy import admission, fairness, placement, worke
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.stealing import InFlightSteal
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available
+from paceline.scheduler.core.state.workers.stealing import InFlightSteal
 from paceline.scheduler.core.stealing.balancer import (
     balance,
     ensure_balance_timer,

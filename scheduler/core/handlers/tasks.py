@@ -12,7 +12,7 @@ from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
-from paceline.scheduler.core.state.policies import second_run
+from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.ticks.stragglers import is_second_run, second_run_failed
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
+from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.graphs.commit import run_commits
 from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
 from paceline.scheduler.core.lifecycle.availability import refresh_no_workers
@@ -13,7 +14,6 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick

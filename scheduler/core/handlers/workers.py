@@ -24,10 +24,10 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.policy.memory import spilled_nbytes
 from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
 from paceline.scheduler.core.state.fixed_set import FixedSet
+from paceline.scheduler.core.state.graphs.spans import add_metric
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.spans import add_metric
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.stimuli import (
     CloseWorker,

@@ -19,7 +19,7 @@ from paceline.scheduler.core.state.estimates import expected_duration
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available
 
 from .explain_memory import excess_facts, memory_facts
 from .explain_text import SILENT_SECONDS, describe, summary

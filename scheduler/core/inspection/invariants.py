@@ -26,7 +26,7 @@ from paceline.scheduler.core.state.model import (
 )
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
-from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
+from paceline.scheduler.core.state.workers.loads import is_available, usable_threads
 
 from .policy_invariants import check_ends, check_retries, check_second_runs
 from .share_invariants import check_shares

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_policies import second_run
 
 
 def check_retries(_view: object, state: SchedulerState) -> None:

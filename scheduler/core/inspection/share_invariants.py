@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from paceline.scheduler.core.state import estimates
-from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import Account, ShareGroup
 
 
 def check_shares(_view: object, state: SchedulerState) -> None:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.policy.admission import waiting_count
 from paceline.scheduler.core.policy.fairness import is_outranked
-from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import Account, ShareGroup
 
 #: Text of the command and the dashboard page if there are no share groups.
 SHARES_OFF: Final = "Share groups are off (paceline.shares.enabled: false)."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.containers import add_up, with_item, without_item
 from paceline.scheduler.core.state.estimates import (
     data_nbytes,
     expected_duration,
@@ -22,7 +22,6 @@ from paceline.scheduler.core.state.model import (
     WorkerState,
 )
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.small_set import with_item, without_item
 
 from .extra_runs import remove_extra_run
 

@@ -8,7 +8,7 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import refresh_running

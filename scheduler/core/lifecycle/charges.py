@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import Account
 
 
 def set_account(state: SchedulerState, ts: TaskState, account: Account) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available
 
 
 def add_extra_run(state: SchedulerState, ws: WorkerState, key: Key) -> None:

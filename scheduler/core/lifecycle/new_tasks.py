@@ -6,10 +6,10 @@ from typing import Any
 
 from paceline.protocol.keys import Key, key_group, key_split
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.state.accounts import Account
-from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.graphs.computations import Computation
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import Account
 from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 
 

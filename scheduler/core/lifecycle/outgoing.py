@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from paceline.protocol.flat_map import FlatMap
 from paceline.protocol.messages import ComputeTask, KeyInMemory, TaskErredReport
+from paceline.scheduler.core.state.containers import SmallSet
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.small_set import SmallSet
 from paceline.scheduler.core.turn import Turn
 
 #: Dependencies of a message are sent as FlatMap beyond this number.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from paceline.protocol.messages import FreeKeys
 from paceline.scheduler.core.state.containers import take
-from paceline.scheduler.core.state.fair_queue import FairQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.sharing.fair_queue import FairQueue
 from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import refresh_running

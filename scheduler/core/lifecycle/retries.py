@@ -11,7 +11,7 @@ from paceline.protocol.messages import TaskErred
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState
-from paceline.scheduler.core.state.policies import PendingRetry, TaskPolicies
+from paceline.scheduler.core.state.task_policies import PendingRetry, TaskPolicies
 from paceline.scheduler.core.turn import Turn
 
 from .failures import Failure

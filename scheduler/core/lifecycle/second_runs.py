@@ -7,7 +7,7 @@ is in ``extra_runs`` of the other worker.
 from __future__ import annotations
 
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.policies import second_run
+from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting

@@ -7,10 +7,10 @@ from typing import Any
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state import estimates
+from paceline.scheduler.core.state.containers import without_item
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.small_set import without_item
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBERS
 from paceline.scheduler.core.turn import Turn
 

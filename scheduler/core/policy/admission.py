@@ -19,7 +19,7 @@ from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import has_free_slot, usable_threads
+from paceline.scheduler.core.state.workers.loads import has_free_slot, usable_threads
 
 from . import placement, worker_ends
 from .memory import held_nbytes

@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
 from paceline.scheduler.core.state.task_states import count_in
-from paceline.scheduler.core.state.worker_loads import has_free_slot, taken_slots
+from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots
 
 from . import admission, placement, worker_ends
 

@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration, occupancy
-from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, usable_threads
+from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
+from paceline.scheduler.core.state.workers.loads import has_free_slot, is_available, usable_threads
 
 from . import admission, coassignment, placement, worker_ends
 

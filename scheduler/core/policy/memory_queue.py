@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
+from paceline.scheduler.core.state.workers.loads import is_available
 
 from . import admission, fairness
 from .fairness import Choice

@@ -15,7 +15,7 @@ from paceline.scheduler.core.state.estimates import data_nbytes, expected_durati
 from paceline.scheduler.core.state.model import TaskDetails, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import count_in
-from paceline.scheduler.core.state.worker_loads import (
+from paceline.scheduler.core.state.workers.loads import (
     LoadClass,
     has_free_slot,
     is_available,

@@ -15,10 +15,10 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from paceline.scheduler.core.state import estimates
-from paceline.scheduler.core.state.accounts import ShareGroup
-from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
+from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
 
 #: Default memory to keep, as a multiple of the data stored.
 MEMORY_RATIO: Final = 2.0

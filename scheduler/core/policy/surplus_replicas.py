@@ -6,8 +6,8 @@ from itertools import islice
 
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_policies import second_run
 
 from .memory import measured
 

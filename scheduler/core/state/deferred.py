@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from .graphs.pending_graph import PendingGraph
 from .model import ClientState, TaskState, WorkerState
-from .pending_graph import PendingGraph
 
 #: Task -> state to go to, the last one first.
 Recs = dict[TaskState, str]

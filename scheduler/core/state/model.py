@@ -14,11 +14,10 @@ from typing import Any
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
-from .accounts import Account
 from .admission import UNLIMITED_NBYTES, TaskMemory
-from .containers import add_up
-from .policies import TaskPolicies
-from .small_set import SmallSet
+from .containers import SmallSet, add_up
+from .sharing.accounts import Account
+from .task_policies import TaskPolicies
 from .task_states import ACTIVE_STATES, STATE_NUMBERS, TASK_STATES, count_in
 
 

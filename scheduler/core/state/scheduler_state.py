@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 
-from .accounts import Shares
 from .admission import Admission
-from .comparison import Comparisons
-from .copies import Copies
 from .deferred import Deferred
 from .event_log import ErredTask, EventLog
-from .fair_queue import FairQueue
-from .groups import Computation
-from .locality import SharedMemoryDomains
+from .graphs.computations import Computation
+from .graphs.pending_graph import PendingGraph
+from .graphs.spans import SpanTree
 from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
-from .pending_graph import PendingGraph
-from .policies import Policies
-from .scaling import Scaling
-from .spans import SpanTree
-from .stealing import StealingState
+from .second_copies import Copies
+from .sharing.accounts import Shares
+from .sharing.fair_queue import FairQueue
+from .task_policies import Policies
 from .task_states import count_in
-from .whole_workers import WholeWorkers
-from .worker_ends import WorkerEnds
-from .worker_loads import WorkerLoads
+from .workers.comparison import Comparisons
+from .workers.ends import WorkerEnds
+from .workers.loads import WorkerLoads
+from .workers.locality import SharedMemoryDomains
+from .workers.scaling import Scaling
+from .workers.stealing import StealingState
+from .workers.whole_workers import WholeWorkers
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.ports import ErrorPort, PluginPort

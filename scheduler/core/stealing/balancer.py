@@ -26,8 +26,8 @@ from paceline.scheduler.core.policy import admission, placement, worker_ends
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
-from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
+from paceline.scheduler.core.state.workers.loads import is_available, usable_threads
+from paceline.scheduler.core.state.workers.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.turn import Turn
 
 from .priorities import StealPriorities, uses_priorities

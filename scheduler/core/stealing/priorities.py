@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 
 
 def uses_priorities(state: SchedulerState) -> bool:

@@ -7,10 +7,10 @@ from itertools import islice
 
 from paceline.scheduler.core.lifecycle.recommendations import priority_of
 from paceline.scheduler.core.state import estimates
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import taken_slots
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
+from paceline.scheduler.core.state.workers.loads import taken_slots
 from paceline.scheduler.core.turn import Turn
 
 from .balancer import ensure_balance_timer

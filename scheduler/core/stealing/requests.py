@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from paceline.protocol.messages import StealRequest
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.stealing import InFlightSteal
+from paceline.scheduler.core.state.workers.stealing import InFlightSteal
 from paceline.scheduler.core.turn import Turn
 
 #: Requests in flight at a time.

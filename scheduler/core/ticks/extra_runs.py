@@ -13,9 +13,9 @@ from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.lifecycle.availability import use_worker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
 from paceline.scheduler.core.state.model import WorkerState
-from paceline.scheduler.core.state.policies import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.task_policies import second_run
+from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 

@@ -15,9 +15,9 @@ from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
 from paceline.scheduler.core.policy import admission, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
-from paceline.scheduler.core.state.policies import SecondRun, TaskPolicies, second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
+from paceline.scheduler.core.state.task_policies import SecondRun, TaskPolicies, second_run
+from paceline.scheduler.core.state.workers.loads import is_available, usable_threads
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import Turn
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.removal import blamed_tasks
 from paceline.scheduler.core.lifecycle.retries import TIMEOUT_ERROR, check_retry, retry_later
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.task_policy import TaskPolicy

@@ -24,7 +24,7 @@ from paceline.scheduler.core.state.estimates import occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
-from paceline.scheduler.core.state.worker_loads import taken_slots
+from paceline.scheduler.core.state.workers.loads import taken_slots
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key, normalize_key, normalize_keys
 from paceline.protocol.messages import DumpState, worker_rpc
-from paceline.scheduler.core.state.comparison import (
+from paceline.scheduler.core.state.workers.comparison import (
     EndComparison,
     ReportedTask,
     SettleWorker,

@@ -44,25 +44,25 @@ from paceline.protocol.framing import HANDSHAKE_LIMITS, FrameReader
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
-from paceline.scheduler.core.state.accounts import Account, ShareGroup, Shares
 from paceline.scheduler.core.state.containers import LoadBuckets, PriorityQueue
 from paceline.scheduler.core.state.deferred import Deferred
 from paceline.scheduler.core.state.event_log import EventLog
-from paceline.scheduler.core.state.fair_queue import FairQueue, ShareQueue
 from paceline.scheduler.core.state.fixed_set import FixedSet
-from paceline.scheduler.core.state.locality import SharedMemoryDomains
+from paceline.scheduler.core.state.graphs.spans import SpanTree
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.spans import SpanTree
-from paceline.scheduler.core.state.stealing import StealingState
-from paceline.scheduler.core.state.worker_loads import WorkerLoads
+from paceline.scheduler.core.state.sharing.accounts import Account, ShareGroup, Shares
+from paceline.scheduler.core.state.sharing.fair_queue import FairQueue, ShareQueue
+from paceline.scheduler.core.state.workers.loads import WorkerLoads
+from paceline.scheduler.core.state.workers.locality import SharedMemoryDomains
+from paceline.scheduler.core.state.workers.stealing import StealingState
 from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 from paceline.workers_compat.counters import next_number
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: First line of a snapshot.
-MAGIC = b"paceline-snapshot-6\n"
+MAGIC = b"paceline-snapshot-7\n"
 _HEADER = Struct("<32sQQI")
 #: Objects in a record.
 BATCH_OBJECTS = 1_000

@@ -10,8 +10,8 @@ from paceline.scheduler.core.policy import admission, scaling
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.state.scheduler_state import FIRE_AND_FORGET
-from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.state.task_states import TASK_STATES
+from paceline.scheduler.core.state.workers.stealing import COST_MULTIPLIERS
 from paceline.scheduler.extensions.semaphores import Semaphores
 from paceline.scheduler.server.requests.cluster import target_duration_seconds
 from prometheus_client import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.state.addresses import registration_error
-from paceline.scheduler.core.state.heartbeats import heartbeat_interval
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.peers.client_stream import ClientStream
 from paceline.scheduler.server.peers.peer import Peer

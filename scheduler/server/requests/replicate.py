@@ -15,7 +15,7 @@ from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.worker_loads import accepts_data
+from paceline.scheduler.core.state.workers.loads import accepts_data
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
 from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 

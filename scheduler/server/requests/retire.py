@@ -15,7 +15,7 @@ from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.worker_loads import accepts_data
+from paceline.scheduler.core.state.workers.loads import accepts_data
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     MoveReplicas,

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, check_prefix
-from paceline.scheduler.core.state.worker_loads import accepts_data
+from paceline.scheduler.core.state.workers.loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
 from paceline.scheduler.server.server_api import Handler, ServerApi
 from paceline.workers_compat.config import config

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .model import TaskState
+from paceline.scheduler.core.state.model import TaskState
 
 #: State of a task on a worker, its state after that if it is "resumed", and its run_id, which is
 #: negative if the worker was not asked to compute it.

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.protocol.payload import Payload
-
-from .containers import add_up
-from .model import TaskGroup
-from .task_states import TASK_STATES
+from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.model import TaskGroup
+from paceline.scheduler.core.state.task_states import TASK_STATES
 
 
 @dataclass(slots=True, eq=False)

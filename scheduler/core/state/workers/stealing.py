@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 
 #: Cost levels: the cost of a move relative to that of the task, by powers of two (stock:
 #: ``WorkStealing``). Those from 2 up are integers, because ``/metrics`` shows them as labels.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from .containers import LoadBuckets
-from .model import WorkerState
+from paceline.scheduler.core.state.containers import LoadBuckets
+from paceline.scheduler.core.state.model import WorkerState
 
 #: Load classes; the empty string is neither idle nor saturated.
 LoadClass = Literal["idle", "saturated", ""]

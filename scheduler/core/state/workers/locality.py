@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from .model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 
 #: Fetching within a domain costs one over this of fetching over the network, if some workers are
 #: outside of the domain. The first reader pays for the copy into shared memory: into fresh memory,

@@ -9,11 +9,11 @@ from typing import Any, Final
 from paceline.protocol.compression import Buffer
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.model import ClientState, TaskGroup, TaskState
+from paceline.scheduler.core.state.sharing.accounts import Account
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit
 
-from .accounts import Account
-from .groups import Computation
-from .model import ClientState, TaskGroup, TaskState
+from .computations import Computation
 from .spans import SpanPath
 
 #: Number of stages that process each row.

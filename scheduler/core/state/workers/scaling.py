@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .model import WorkerState
+from paceline.scheduler.core.state.model import WorkerState
 
 
 @dataclass(slots=True, eq=False)

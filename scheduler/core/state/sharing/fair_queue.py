@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from paceline.scheduler.core.state.containers import PriorityQueue
+from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
+
 from .accounts import ShareGroup, Shares
-from .containers import PriorityQueue
-from .model import TaskPrefix, TaskState, WorkerState
 
 #: Restrictions of a task as a key: workers, hosts, resources, whether they are loose, workers that
 #: a retry avoids, and the name of its prefix if a worker ends too soon for it, or "".

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from .containers import add_up
-from .groups import Totals, _identity, note_code
+from paceline.scheduler.core.state.containers import add_up
+
+from .computations import Totals, _identity, note_code
 
 if TYPE_CHECKING:
-    from .model import TaskGroup
+    from paceline.scheduler.core.state.model import TaskGroup
 
 #: Spans that are kept; beyond, the oldest without children adds its sums to its parent and is
 #: dropped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from .model import WorkerState
+from paceline.scheduler.core.state.model import WorkerState
 
 #: Changes of an end by less are ignored, seconds. Reports vary with the latency of heartbeats.
 CHANGE_SECONDS_MIN = 1.0

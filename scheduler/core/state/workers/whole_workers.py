@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .accounts import ShareGroup
-from .model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 
 #: Share of its memory limit that a lost worker used at its last heartbeat if it ran out of memory.
 #: Workers pause there, and nannies restart them at 0.95 (``distributed.worker.memory``).

@@ -1,0 +1,1 @@
+"""Fair sharing: share groups, accounts of clients, and the queue of tasks by group."""
