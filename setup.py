@@ -72,6 +72,7 @@ INTERPRETED = (
     "scheduler/core/state/fixed_set.py",
     "scheduler/core/stimuli.py",
     "scheduler/core/task_policy.py",
+    "scheduler/core/text.py",
     "scheduler/core/turn_observer.py",
 )
 #: Other modules whose types mypyc reads. Their import name is ``paceline.<path>``.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.flat_map import FlatMap
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.lifecycle.outgoing import FLAT_MIN
 from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.text import format_nbytes
 from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from paceline.protocol.messages import HeartbeatClient
-from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.stimuli import AnnotationSet, WorkerBackpressured
 from paceline.scheduler.core.task_policy import TaskPolicy
+from paceline.scheduler.core.text import format_time
 from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
@@ -223,7 +223,7 @@ def test_without_timeout_it_does_not_close(env: Env) -> None:
      (200_000, "2d 7hr")],
 )  # fmt: skip
 def test_durations_in_log_texts(seconds: Any, words: str) -> None:
-    assert format_seconds(seconds) == words
+    assert format_time(seconds) == words
 
 
 # ------------------------------------------------------------------ clients that fall silent

@@ -17,6 +17,7 @@ from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
+from paceline.scheduler.core.text import format_time
 from paceline.scheduler.core.ticks.admission import check_memory
 from paceline.scheduler.core.ticks.task_policies import check_policies
 from paceline.scheduler.core.ticks.whole_workers import check_whole_workers
@@ -183,23 +184,8 @@ def _check_idle(turn: Turn, active: bool) -> None:
         return
     timeout = state.config.idle_timeout_seconds
     if timeout and turn.now > state.idle_since + timeout:
-        turn.log(INFO, f"Scheduler closing after being idle for {format_seconds(timeout)}")
+        turn.log(INFO, f"Scheduler closing after being idle for {format_time(timeout)}")
         turn.instruct(CloseScheduler("idle-timeout-exceeded"))
-
-
-def format_seconds(n: float) -> str:
-    """Format a duration as ``dask.utils.format_time`` does: ``2.00 s``, ``3m 20s``."""
-    if n > 24 * 60 * 60 * 2:
-        return f"{int(n / 3600 / 24)}d {int((n / 3600) % 24)}hr"
-    if n > 60 * 60 * 2:
-        return f"{int(n / 3600)}hr {int((n / 60) % 60)}m"
-    if n > 60 * 10:
-        return f"{int(n / 60)}m {int(n % 60)}s"
-    if n >= 1:
-        return f"{n:.2f} s"
-    if n >= 1e-3:
-        return f"{n * 1e3:.2f} ms"
-    return f"{n * 1e6:.2f} us"
 
 
 #: Message class -> handler.

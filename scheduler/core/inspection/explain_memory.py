@@ -9,6 +9,7 @@ from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.policy.placement import allowed_workers
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.text import format_megabytes
 
 
 def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
@@ -66,8 +67,8 @@ def exceeds_memory(facts: dict[str, Any] | None) -> list[str]:
     if facts is None:
         return []
     return [
-        f"{facts['worker']} is expected to use {megabytes(facts['expected_nbytes'])} of "
-        f"{megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
+        f"{facts['worker']} is expected to use {format_megabytes(facts['expected_nbytes'])} of "
+        f"{format_megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
         f"{facts['share']:g}) and may spill: nothing fits, and no task is expected to free "
         "memory, or the tasks there take more than was expected."
     ]
@@ -76,14 +77,9 @@ def exceeds_memory(facts: dict[str, Any] | None) -> list[str]:
 def waits_for_memory(facts: dict[str, Any]) -> str:
     """Describe the result of ``memory_facts``."""
     nbytes = facts["nbytes"]
-    takes = "of unknown size" if nbytes is None else f"expected to take {megabytes(nbytes)}"
+    takes = "of unknown size" if nbytes is None else f"expected to take {format_megabytes(nbytes)}"
+    free, limit = format_megabytes(facts["free_nbytes"]), format_megabytes(facts["limit_nbytes"])
     return (
         f"it waits for memory: it is {takes}, and {facts['worker']}, which has most left, has "
-        f"{megabytes(facts['free_nbytes'])} free of {megabytes(facts['limit_nbytes'])} "
-        f"(paceline.scheduler.memory-admission: {facts['share']:g})."
+        f"{free} free of {limit} (paceline.scheduler.memory-admission: {facts['share']:g})."
     )
-
-
-def megabytes(nbytes: float) -> str:
-    """Return a size as text, such as ``90.0 MB``."""
-    return f"{nbytes / 1e6:.1f} MB"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
+from paceline.scheduler.core.text import (
+    NAMED_MAX,
+    count,
+    format_duration,
+    format_key,
+    format_nbytes,
+    join_names,
+)
 
 from .explain_memory import exceeds_memory, waits_for_memory
 
@@ -13,8 +20,6 @@ Facts = Mapping[str, Any]
 
 #: Characters of an error text; longer ones are cut.
 ERROR_TEXT_MAX: Final = 500
-#: Names listed one by one in a sentence.
-NAMED_MAX: Final = 3
 #: Execution time in seconds from which the text recommends the call stack.
 LONG_SECONDS: Final = 10.0
 #: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a
@@ -24,7 +29,7 @@ SILENT_SECONDS: Final = 15.0
 
 def summary(facts: Facts) -> str:
     """Return the cause in one or two sentences."""
-    return SUMMARIES[facts["state"]](show(facts["key"]), facts)
+    return SUMMARIES[facts["state"]](format_key(facts["key"]), facts)
 
 
 def describe(facts: Facts) -> list[str]:
@@ -93,8 +98,8 @@ def _waiting(key: str, facts: Facts) -> str:
 def _waits_for_retry(key: str, policies: Facts) -> str:
     text = f"{key} failed on {policies['failed_on']}"
     if policies["retried_in"] is None:
-        return f"{text}; its exception is being compared with {named(policies['retry_on'])}."
-    return f"{text} and is retried in {seconds(max(0.0, policies['retried_in']))}."
+        return f"{text}; its exception is being compared with {join_names(policies['retry_on'])}."
+    return f"{text} and is retried in {format_duration(max(0.0, policies['retried_in']))}."
 
 
 def _no_worker(key: str, facts: Facts) -> str:
@@ -104,12 +109,12 @@ def _no_worker(key: str, facts: Facts) -> str:
     if "whole_worker" in facts:
         return _waits_for_whole_worker(key, facts)
     if workers["n_able"]:
-        return f"{key} has no worker yet, but {named(workers['able'])} can run it now."
+        return f"{key} has no worker yet, but {join_names(workers['able'])} can run it now."
     found = f"{key} can run on none of the {count(workers['n'], 'worker')}{lasting(facts)}"
     reasons = workers["reasons"]
     parts = []
     if reasons.get("resource"):
-        lacking = _lacking(workers["excluded"]) or named(_needs(facts))
+        lacking = _lacking(workers["excluded"]) or join_names(_needs(facts))
         parts.append(f"it needs {lacking}, which {_suppliers(workers['n'] - reasons['resource'])}")
     if reasons.get("worker"):
         wanted = [*facts["restrictions"]["workers"], *facts["restrictions"]["hosts"]]
@@ -118,7 +123,7 @@ def _no_worker(key: str, facts: Facts) -> str:
             absent = (
                 ", which is not connected" if len(wanted) == 1 else ", none of which is connected"
             )
-        parts.append(f"it is restricted to {named(wanted)}{absent}")
+        parts.append(f"it is restricted to {join_names(wanted)}{absent}")
     if reasons.get("status"):
         parts.append(_statuses(facts["cluster"]))
     if reasons.get("backpressured"):
@@ -172,7 +177,7 @@ def _queued(key: str, facts: Facts) -> str:
     if share is not None and (share["cap"] or share["n_others"] or not able):
         return f"{text}: {_held(share)}"
     if able:
-        return f"{text}: {too_short}. It waits for a slot of {named(able)}."
+        return f"{text}: {too_short}. It waits for a slot of {join_names(able)}."
     until = "a worker has a free slot"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
@@ -199,7 +204,7 @@ def _too_short(workers: Facts) -> str:
         for reason in each["reasons"]
         if reason["kind"] == "ends"
     ]
-    takes = f"it is expected to take {seconds(needs[0])}, and " if needs else ""
+    takes = f"it is expected to take {format_duration(needs[0])}, and " if needs else ""
     n, of = workers["reasons"]["ends"], count(workers["n"], "worker")
     return f"{takes}{n} of {of} {'ends' if n == 1 else 'end'} before that"
 
@@ -219,7 +224,7 @@ def _held(share: Facts) -> str:
     if share["higher_class"]:
         why = f"groups of a higher priority class than {group} have work"
     elif share["n_others"]:
-        why = f"its share group {group} takes turns with {named(share['others'])}"
+        why = f"its share group {group} takes turns with {join_names(share['others'])}"
     elif share["outranked"]:
         why = f"queued tasks of its share group {group} have a higher user priority"
     else:
@@ -236,12 +241,12 @@ def _processing(key: str, facts: Facts) -> str:
     worker = facts["worker"]
     text = f"{key} was sent to {worker['address']}{ago(facts)}"
     if worker["silent_seconds"] > SILENT_SECONDS:
-        silent = f"has not sent a heartbeat for {seconds(worker['silent_seconds'])}"
+        silent = f"has not sent a heartbeat for {format_duration(worker['silent_seconds'])}"
         return f"{text}, but that worker {silent}. {_removal(worker)}"
     if worker["seceded"]:
         return f"{text} and runs there outside of the thread pool (it seceded)."
     if worker["executing"] is not None:
-        return f"{text} and has been executing for {seconds(worker['executing'])}."
+        return f"{text} and has been executing for {format_duration(worker['executing'])}."
     asked = worker["asked_back"]
     if asked is not None:
         goal = "elsewhere" if asked["thief"] is None else f"to {asked['thief']}"
@@ -259,10 +264,10 @@ def _processing(key: str, facts: Facts) -> str:
     if worker["n_missing"]:
         return (
             f"{text}, which first has to fetch {count(worker['n_missing'], 'dependency')} "
-            f"({worker['missing_nbytes']} bytes) from {named(worker['holders_of_missing'])}."
+            f"({worker['missing_nbytes']} bytes) from {join_names(worker['holders_of_missing'])}."
         )
     if len(worker["busy_with"]) >= worker["nthreads"]:
-        busy = named(show(each["key"]) for each in worker["busy_with"])
+        busy = join_names(format_key(each["key"]) for each in worker["busy_with"])
         threads = count(worker["nthreads"], "thread")
         return f"{text} and waits for a free thread ({threads} busy with {busy})."
     return f"{text}; the last heartbeat did not report it as executing."
@@ -274,12 +279,14 @@ def _removal(worker: Facts) -> str:
     causes = "It was stopped, its machine is gone, or a task holds its GIL."
     if not ttl:
         return f"{causes} It is not removed because distributed.scheduler.worker-ttl is off."
-    return f"{causes} It is removed after {seconds(ttl)} (distributed.scheduler.worker-ttl)."
+    return (
+        f"{causes} It is removed after {format_duration(ttl)} (distributed.scheduler.worker-ttl)."
+    )
 
 
 def _memory(key: str, facts: Facts) -> str:
     data = facts["held_by"]
-    text = f"{key} is in memory ({data['nbytes']} bytes) on {named(data['workers'])}."
+    text = f"{key} is in memory ({data['nbytes']} bytes) on {join_names(data['workers'])}."
     if data["has_second_copy"]:
         text += " Two copies are kept, because it took long to compute and workers may be lost."
     return text
@@ -289,9 +296,9 @@ def _erred(key: str, facts: Facts) -> str:
     error = facts["error"]
     text = error["text"][:ERROR_TEXT_MAX]
     if error["cause"] != facts["key"]:
-        cause = show(error["cause"])
+        cause = format_key(error["cause"])
         return f"{key} cannot run because {cause}, which it depends on, failed with {text}"
-    where = f" on {named(error['erred_on'])}" if error["erred_on"] else ""
+    where = f" on {join_names(error['erred_on'])}" if error["erred_on"] else ""
     return f"{key} failed{where}{ago(facts)} with {text}"
 
 
@@ -301,8 +308,8 @@ def _released(key: str, facts: Facts) -> str:
         return f"{key} can never run: one of its dependencies was forgotten."
     if not facts.get("has_run_spec", True):
         return (
-            f"{key} is wanted by {named(wanted['clients']) or 'a client'}, but no graph with this "
-            "key was submitted, or the data scattered under this key is lost."
+            f"{key} is wanted by {join_names(wanted['clients']) or 'a client'}, but no graph with "
+            "this key was submitted, or the data scattered under this key is lost."
         )
     if wanted["n_clients"] or wanted["n_dependents"]:
         return f"{key} is wanted and about to be scheduled."
@@ -332,16 +339,16 @@ def _restrictions(facts: Facts) -> list[str]:
     if limits is not None:
         parts = []
         if limits["workers"] or limits["hosts"]:
-            parts.append(f"to {named([*limits['workers'], *limits['hosts']])}")
+            parts.append(f"to {join_names([*limits['workers'], *limits['hosts']])}")
         if limits["resources"]:
-            parts.append(f"to workers with {named(_needs(facts))}")
+            parts.append(f"to workers with {join_names(_needs(facts))}")
         wish = " if possible (other workers may run it too)" if limits["loose"] else ""
         out.append(f"It is restricted {' and '.join(parts)}{wish}.")
     workers = facts.get("workers")
     if workers is None:
         return out
     if workers["absent"]:
-        out.append(f"Not connected: {named(workers['absent'])}.")
+        out.append(f"Not connected: {join_names(workers['absent'])}.")
     for each in workers["excluded"]:
         out.append(f"{each['worker']}: {'; '.join(map(_reason, each['reasons']))}.")
     more = workers["n_excluded"] - len(workers["excluded"])
@@ -356,16 +363,19 @@ def policy_sentences(policies: Facts | None) -> list[str]:
     if policies is None:
         return out
     if policies["timeout_seconds"]:
-        text = f"It fails when it has been executing for {seconds(policies['timeout_seconds'])}"
+        timeout = format_duration(policies["timeout_seconds"])
+        text = f"It fails when it has been executing for {timeout}"
         left = policies["times_out_in"]
-        out.append(f"{text}." if left is None else f"{text}, in {seconds(max(0.0, left))}.")
+        out.append(f"{text}." if left is None else f"{text}, in {format_duration(max(0.0, left))}.")
     if policies["deadline"]:
-        left = seconds(max(0.0, policies["deadline_in"]))
+        left = format_duration(max(0.0, policies["deadline_in"]))
         out.append(f"It fails at its deadline, {policies['deadline']}, in {left}.")
     if policies["second_run"]:
         out.append(f"It takes long, so it has a second run on {policies['second_run']}.")
     if policies["avoided"]:
-        out.append(f"It failed on {named(policies['avoided'])} and runs elsewhere if possible.")
+        out.append(
+            f"It failed on {join_names(policies['avoided'])} and runs elsewhere if possible."
+        )
     return out
 
 
@@ -376,11 +386,13 @@ def _reason(reason: Facts) -> str:
     if kind == "backpressured":
         return "does not read from its connection"
     if kind == "occupied":
-        return f"executes only given-up and second runs: {named(map(show, reason['keys']))}"
+        return (
+            f"executes only given-up and second runs: {join_names(map(format_key, reason['keys']))}"
+        )
     if kind == "reserved":
-        return f"is reserved for {show(reason['key'])}, whose worker ran out of memory"
+        return f"is reserved for {format_key(reason['key'])}, whose worker ran out of memory"
     if kind == "ends":
-        left, needs = seconds(reason["seconds_left"]), seconds(reason["needs"])
+        left, needs = format_duration(reason["seconds_left"]), format_duration(reason["needs"])
         return f"ends in {left}; the task is expected to take {needs}"
     if kind == "worker":
         return "is not among the workers that the task is restricted to"
@@ -391,20 +403,20 @@ def _wanted(facts: Facts) -> list[str]:
     wanted = facts["wanted_by"]
     parts = []
     if wanted["n_clients"]:
-        parts.append(named(wanted["clients"], wanted["n_clients"]))
+        parts.append(join_names(wanted["clients"], wanted["n_clients"]))
     if wanted["n_dependents"]:
-        dependents = [show(key) for key in wanted["dependents"]]
+        dependents = [format_key(key) for key in wanted["dependents"]]
         n = wanted["n_dependents"]
         depend = "depends" if n == 1 else "depend"
-        parts.append(f"{count(n, 'task')} that {depend} on it ({named(dependents, n)})")
+        parts.append(f"{count(n, 'task')} that {depend} on it ({join_names(dependents, n)})")
     return [f"Wanted by {' and by '.join(parts)}."] if parts else ["No client or task wants it."]
 
 
 def _root_causes(waits: Facts) -> list[str]:
     out = []
-    examples = [f"{show(each['key'])} ({each['state']})" for each in waits["examples"]]
+    examples = [f"{format_key(each['key'])} ({each['state']})" for each in waits["examples"]]
     if examples:
-        out.append(f"It waits for {named(examples, waits['n'])}.")
+        out.append(f"It waits for {join_names(examples, waits['n'])}.")
     if waits["bottom"]:
         counts = ", ".join(f"{n} {state}" for state, n in waits["bottom"].items())
         more = "" if waits["whole"] else " (the search stopped before it reached all of them)"
@@ -417,7 +429,9 @@ def _cluster(found: Facts, facts: Facts) -> list[str]:
     if facts["state"] in ("memory", "erred"):
         return out
     for each in found["silent"]:
-        out.append(f"{each['worker']} has not sent a heartbeat for {seconds(each['seconds'])}.")
+        out.append(
+            f"{each['worker']} has not sent a heartbeat for {format_duration(each['seconds'])}."
+        )
     others = {status: n for status, n in found["statuses"].items() if status != "running"}
     if others:
         out.append(f"Of {count(found['workers'], 'worker')}, {_statuses(found)}.")
@@ -443,7 +457,7 @@ def _lacking(excluded: Iterable[Facts]) -> str:
         for reason in each["reasons"]:
             if reason["kind"] == "resource":
                 found[f"{reason['resource']} >= {reason['needs']:g}"] = None
-    return named(found)
+    return join_names(found)
 
 
 def _suppliers(n: int) -> str:
@@ -455,45 +469,13 @@ def _suppliers(n: int) -> str:
 # ------------------------------------------------------------------ small parts
 
 
-def show(key: Any) -> str:
-    """Return a key as users write it: text without quotes, else its repr."""
-    return key if isinstance(key, str) else repr(key)
-
-
-def named(names: Iterable[Any], n: int | None = None) -> str:
-    """Return the first of ``names``, and how many more there are; ``n`` is the total number."""
-    listed = [str(name) for name in names]
-    total = len(listed) if n is None else max(n, len(listed))
-    if total > NAMED_MAX + 1:
-        return f"{', '.join(listed[:NAMED_MAX])} and {total - NAMED_MAX} more"
-    return ", ".join(listed)
-
-
-def count(n: float, noun: str) -> str:
-    """Return ``n`` with the noun in singular or plural."""
-    if n == 1:
-        return f"{n} {noun}"
-    return f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
-
-
-def seconds(value: float) -> str:
-    """Return a duration as text, such as ``3.0 s`` or ``5 minutes``."""
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 120:
-        return f"{value:.1f} s"
-    if value < 7200:
-        return f"{value / 60:.0f} minutes"
-    return f"{value / 3600:.1f} hours"
-
-
 def lasting(facts: Facts) -> str:
     """Return the time in the present state as ``" (for 3.0 s)"``; empty if unknown."""
     span = facts.get("seconds")
-    return "" if span is None else f" (for {seconds(span)})"
+    return "" if span is None else f" (for {format_duration(span)})"
 
 
 def ago(facts: Facts) -> str:
     """Return the time since the last transition as ``" 3.0 s ago"``; empty if unknown."""
     span = facts.get("seconds")
-    return "" if span is None else f" {seconds(span)} ago"
+    return "" if span is None else f" {format_duration(span)} ago"

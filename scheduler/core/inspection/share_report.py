@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.policy.admission import waiting_count
 from paceline.scheduler.core.policy.fairness import is_outranked
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.accounts import Account, ShareGroup
+from paceline.scheduler.core.text import format_nbytes
 
 #: Text of the command and the dashboard page if there are no share groups.
 SHARES_OFF: Final = "Share groups are off (paceline.shares.enabled: false)."

@@ -12,6 +12,7 @@ from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.event_log import ErredTask
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.text import format_nbytes
 from paceline.scheduler.core.turn import ERROR, Turn
 
 from .recommendations import erred_dependency
@@ -120,11 +121,3 @@ def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
         exception=turn.state.errors.memory_error(text),
         exception_text=f"MemoryError({text!r})",
     )
-
-
-def format_nbytes(n: int | float) -> str:
-    """Return `n` bytes as text in the style of dask: ``1.00 MiB``."""
-    for power, unit in zip((5, 4, 3, 2, 1), ("PiB", "TiB", "GiB", "MiB", "kiB"), strict=True):
-        if n >= 1024**power * 0.9:
-            return f"{n / 1024**power:.2f} {unit}"
-    return f"{n} B"

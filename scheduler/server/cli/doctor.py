@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import msgspec
 from paceline.protocol import messages as m
-from paceline.scheduler.core.inspection.explain_text import count
+from paceline.scheduler.core.text import count
 
 from .options import scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler, printable, scheduler_identity

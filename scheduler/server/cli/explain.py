@@ -10,7 +10,7 @@ from typing import Any
 import click
 from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.dump import jsonable
-from paceline.scheduler.core.inspection.explain_text import count
+from paceline.scheduler.core.text import count
 
 from .options import json_option, read_key, read_number_or_bytes, scheduler_address, timeout_option
 from .rpc_client import call_paceline, printable

@@ -10,7 +10,7 @@ import click
 from paceline.protocol.messages import SharesRequest
 from paceline.scheduler.core.config import NO_CAP, check_group_settings
 from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
+from paceline.scheduler.core.text import format_nbytes
 
 from .options import json_option, scheduler_address, timeout_option
 from .rpc_client import RpcError, call_paceline, printable

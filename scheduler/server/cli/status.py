@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import click
 from paceline.protocol import messages as m
-from paceline.scheduler.core.inspection.explain_text import count
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
+from paceline.scheduler.core.text import count, format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
 from .rpc_client import (

@@ -26,8 +26,8 @@ from collections import deque
 from typing import Any, Protocol
 
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.stimuli import GraphChunk, GraphRestarted
+from paceline.scheduler.core.text import format_nbytes
 from paceline.scheduler.server.runtime import child_process
 from paceline.scheduler.server.runtime.child_process import Spawn
 from paceline.workers_compat.config import config

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.state.model import ClientState
+from paceline.scheduler.core.text import format_time
 
 #: Futures of one client that are cancelled with the reason. The others report only the lost
 #: connection.
@@ -31,7 +31,7 @@ SILENT_REASONS = ("unknown", "")
 def reason_text(reason: str, idle_timeout: float | None = None) -> str:
     """Return the text for ``reason``, the argument of ``Scheduler.close``."""
     if reason == "idle-timeout-exceeded" and idle_timeout:
-        return f"it had nothing to do for {format_seconds(idle_timeout)} (idle timeout)"
+        return f"it had nothing to do for {format_time(idle_timeout)} (idle timeout)"
     if reason == "terminate":
         return "it was asked to shut down"
     if reason.startswith("signal-"):

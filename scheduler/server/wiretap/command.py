@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 import click
 from paceline.protocol.catalogue import Direction
-from paceline.scheduler.core.inspection.explain_text import count
+from paceline.scheduler.core.text import count
 from paceline.workers_compat.security import tls_config
 
 from .proxy import Wiretap

@@ -18,7 +18,7 @@ from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.omitted_frame import OmittedFrame
 from paceline.protocol.payload import Payload
 from paceline.protocol.sniffing import real_nbytes
-from paceline.scheduler.core.inspection.explain_text import count as plural
+from paceline.scheduler.core.text import count as plural
 
 from .proxy import TappedConnection
 
