@@ -67,7 +67,7 @@ INTERPRETED = (
     "scheduler/core/**/__init__.py",
     "scheduler/core/config.py",
     "scheduler/core/extension.py",
-    "scheduler/core/inspection/*.py",
+    "scheduler/core/inspection/**/*.py",
     "scheduler/core/ports.py",
     "scheduler/core/state/fixed_set.py",
     "scheduler/core/stimuli.py",

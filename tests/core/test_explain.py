@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.inspection.explain import (
-    BELOW_MAX,
-    candidates,
-    explain,
-    explain_all,
-    prefix_states,
-)
+from paceline.scheduler.core.inspection.explain import explain, explain_all
+from paceline.scheduler.core.inspection.explain.facts import BELOW_MAX, candidates
+from paceline.scheduler.core.inspection.queries import prefix_states
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.testing import Env
 

@@ -180,6 +180,16 @@ def get_task_prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
     return out
 
 
+def prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
+    """Return prefix -> state -> number of tasks, without prefixes and states that have none."""
+    found = {}
+    for prefix in state.task_prefixes.values():
+        counts = {s: n for s, n in prefix.states.items() if n and s != "forgotten"}
+        if counts:
+            found[prefix.name] = counts
+    return found
+
+
 def story(state: SchedulerState, *keys_or_stimuli: Any) -> list[Transition]:
     """Return the logged transitions that match one of ``keys_or_stimuli``, oldest first.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.inspection.explain import explain, explain_all, prefix_states
+from paceline.scheduler.core.inspection.explain import explain, explain_all
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.server_api import Handler, ServerApi
 
@@ -21,7 +21,7 @@ def handle_identity(server: ServerApi, request: m.Identity, peer: Peer) -> dict[
 def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[str, Any]:
     """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
     if request.prefixes_only:
-        return {"prefixes": prefix_states(server.state)}
+        return {"prefixes": queries.prefix_states(server.state)}
     if request.key is None:
         return explain_all(server.state, server.now())
     return explain(server.state, request.key, server.now(), server.driver.n_compiling)

@@ -1,4 +1,4 @@
-"""English text for the findings of ``explain.py``."""
+"""Sentences that describe the facts about a task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from paceline.scheduler.core.text import (
     count,
     format_duration,
     format_key,
+    format_megabytes,
     format_nbytes,
     join_names,
 )
 
-from .explain_memory import exceeds_memory, waits_for_memory
+from .facts import SILENT_SECONDS
 
 Facts = Mapping[str, Any]
 
@@ -22,9 +23,6 @@ Facts = Mapping[str, Any]
 ERROR_TEXT_MAX: Final = 500
 #: Execution time in seconds from which the text recommends the call stack.
 LONG_SECONDS: Final = 10.0
-#: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a
-#: few seconds.
-SILENT_SECONDS: Final = 15.0
 
 
 def summary(facts: Facts) -> str:
@@ -38,11 +36,11 @@ def describe(facts: Facts) -> list[str]:
     if facts["state"] is None:
         return out
     out += _restrictions(facts)
-    out += policy_sentences(facts.get("policies"))
+    out += _policies(facts.get("policies"))
     out += _wanted(facts)
     if facts["state"] == "waiting":
         out += _root_causes(facts["waits_for"])
-    out += exceeds_memory(facts.get("excess"))
+    out += _exceeds_memory(facts.get("excess"))
     if facts["state"] == "processing" and (facts["worker"]["executing"] or 0) > LONG_SECONDS:
         out.append("Client.call_stack(keys=[...]) shows the code that it is executing.")
     if facts.get("suspicious"):
@@ -173,7 +171,7 @@ def _queued(key: str, facts: Facts) -> str:
             return f"{text}: {too_short}.{_advice(facts)}"
     share = queue["share"]
     if queue["memory"] is not None and not (share is not None and share["cap"]):
-        return f"{text}: {waits_for_memory(queue['memory'])}"
+        return f"{text}: {_waits_for_memory(queue['memory'])}"
     if share is not None and (share["cap"] or share["n_others"] or not able):
         return f"{text}: {_held(share)}"
     if able:
@@ -279,9 +277,8 @@ def _removal(worker: Facts) -> str:
     causes = "It was stopped, its machine is gone, or a task holds its GIL."
     if not ttl:
         return f"{causes} It is not removed because distributed.scheduler.worker-ttl is off."
-    return (
-        f"{causes} It is removed after {format_duration(ttl)} (distributed.scheduler.worker-ttl)."
-    )
+    limit = f"{format_duration(ttl)} (distributed.scheduler.worker-ttl)"
+    return f"{causes} It is removed after {limit}."
 
 
 def _memory(key: str, facts: Facts) -> str:
@@ -357,7 +354,7 @@ def _restrictions(facts: Facts) -> list[str]:
     return out
 
 
-def policy_sentences(policies: Facts | None) -> list[str]:
+def _policies(policies: Facts | None) -> list[str]:
     """Describe what the policies of the task do next."""
     out: list[str] = []
     if policies is None:
@@ -373,10 +370,32 @@ def policy_sentences(policies: Facts | None) -> list[str]:
     if policies["second_run"]:
         out.append(f"It takes long, so it has a second run on {policies['second_run']}.")
     if policies["avoided"]:
-        out.append(
-            f"It failed on {join_names(policies['avoided'])} and runs elsewhere if possible."
-        )
+        avoided = join_names(policies["avoided"])
+        out.append(f"It failed on {avoided} and runs elsewhere if possible.")
     return out
+
+
+def _exceeds_memory(facts: Facts | None) -> list[str]:
+    """Describe the result of ``excess_facts``."""
+    if facts is None:
+        return []
+    return [
+        f"{facts['worker']} is expected to use {format_megabytes(facts['expected_nbytes'])} of "
+        f"{format_megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
+        f"{facts['share']:g}) and may spill: nothing fits, and no task is expected to free "
+        "memory, or the tasks there take more than was expected."
+    ]
+
+
+def _waits_for_memory(facts: Facts) -> str:
+    """Describe the result of ``memory_facts``."""
+    nbytes = facts["nbytes"]
+    takes = "of unknown size" if nbytes is None else f"expected to take {format_megabytes(nbytes)}"
+    free, limit = format_megabytes(facts["free_nbytes"]), format_megabytes(facts["limit_nbytes"])
+    return (
+        f"it waits for memory: it is {takes}, and {facts['worker']}, which has most left, has "
+        f"{free} free of {limit} (paceline.scheduler.memory-admission: {facts['share']:g})."
+    )
 
 
 def _reason(reason: Facts) -> str:
@@ -386,9 +405,8 @@ def _reason(reason: Facts) -> str:
     if kind == "backpressured":
         return "does not read from its connection"
     if kind == "occupied":
-        return (
-            f"executes only given-up and second runs: {join_names(map(format_key, reason['keys']))}"
-        )
+        keys = join_names(map(format_key, reason["keys"]))
+        return f"executes only given-up and second runs: {keys}"
     if kind == "reserved":
         return f"is reserved for {format_key(reason['key'])}, whose worker ran out of memory"
     if kind == "ends":
@@ -429,9 +447,8 @@ def _cluster(found: Facts, facts: Facts) -> list[str]:
     if facts["state"] in ("memory", "erred"):
         return out
     for each in found["silent"]:
-        out.append(
-            f"{each['worker']} has not sent a heartbeat for {format_duration(each['seconds'])}."
-        )
+        silence = format_duration(each["seconds"])
+        out.append(f"{each['worker']} has not sent a heartbeat for {silence}.")
     others = {status: n for status, n in found["statuses"].items() if status != "running"}
     if others:
         out.append(f"Of {count(found['workers'], 'worker')}, {_statuses(found)}.")

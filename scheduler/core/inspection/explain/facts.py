@@ -1,8 +1,4 @@
-"""Find out why a task is not running, as plain data.
-
-``explain_text.py`` turns the result into English. Used by the RPC ``explain`` and the command
-``paceline explain``. Stock has no counterpart.
-"""
+"""Facts about why a task is not running, as plain data."""
 
 from __future__ import annotations
 
@@ -12,26 +8,27 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
+from paceline.scheduler.core.inspection.share_report import share_facts
+from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.policy.placement import (
+    allowed_workers,
+    is_rootish,
+    workers_with_free_slots,
+)
 from paceline.scheduler.core.policy.worker_ends import can_finish, is_limited
-from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.estimates import expected_duration
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.workers.loads import is_available
 
-from .explain_memory import excess_facts, memory_facts
-from .explain_text import SILENT_SECONDS, describe, summary
-from .queries import story
-from .share_report import share_facts
-
 #: Entries of each list in the result; the counts beside the lists are complete.
 EXAMPLES_MAX: Final = 10
 #: Tasks searched below a waiting task, so that one request does not block the scheduler.
 BELOW_MAX: Final = 20_000
-#: Logged transitions in a result; the last ones are kept.
-STORY_MAX: Final = 50
+#: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a
+#: few seconds.
+SILENT_SECONDS: Final = 15.0
 #: Rows of pending graphs searched for an unknown key.
 ROWS_MAX: Final = 1_000_000
 #: Tasks searched for members of a group or prefix.
@@ -42,74 +39,7 @@ GRAVEST_FIRST: Final = (
 )
 
 
-def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> dict[str, Any]:
-    """Explain why the task ``key`` is in its state.
-
-    The key may be in one of the graphs of which ``compiling`` are being compiled.
-
-    Returns:
-        "key", "state" (None if the key is unknown), "since" and "seconds" (see ``_duration``),
-        "wanted_by", "priority", "story", and "summary" and "words": one sentence and all of them.
-        By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, tasks with
-        restrictions, and queued ones for which a worker ends too soon), "queue" (queued), "worker"
-        (processing), "error" (erred), "held_by" (memory).
-    """
-    ts = state.tasks.get(key)
-    out: dict[str, Any] = {"key": key, "state": None if ts is None else ts.state}
-    if ts is None:
-        out["graphs"] = pending_graphs(state, key)
-        out["compiling"] = compiling
-        out["namesakes"] = namesakes(state, key)
-    else:
-        out.update(_duration(state, ts, now))
-        out["priority"] = ts.priority
-        out["wanted_by"] = wanted_by(ts)
-        out["retries_left"] = ts.retries
-        out["suspicious"] = ts.suspicious
-        out.update(_facts(state, ts, now))
-    out["cluster"] = cluster(state, now)
-    out["story"] = story(state, key)[-STORY_MAX:]
-    out["summary"] = summary(out)
-    out["words"] = describe(out)
-    return out
-
-
-def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
-    """Explain what blocks the cluster as a whole.
-
-    Returns:
-        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most
-        likely block others, the most serious first.
-    """
-    states: dict[str, int] = {}
-    for counts in prefix_states(state).values():
-        add_up(states, counts)
-    # the tasks that were sent to workers longest ago, one per worker
-    processing = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
-    processing.sort(key=lambda ts: ts.run_id)
-    suspects = [
-        *islice(state.unrunnable, EXAMPLES_MAX),
-        *processing[: EXAMPLES_MAX // 2],
-        *islice(state.queued, 1),
-    ]
-    found = [
-        {"key": ts.key, "state": ts.state, "summary": explain(state, ts.key, now)["summary"]}
-        for ts in suspects
-    ]
-    return {"states": states, "cluster": cluster(state, now), "suspects": found}
-
-
-def prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
-    """Return prefix -> state -> number of tasks, without prefixes and states that have none."""
-    found = {}
-    for prefix in state.task_prefixes.values():
-        counts = {s: n for s, n in prefix.states.items() if n and s != "forgotten"}
-        if counts:
-            found[prefix.name] = counts
-    return found
-
-
-def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
+def state_facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     """Return the facts that matter in the state of ``ts``."""
     out: dict[str, Any] = {}
     limits = restrictions(ts)
@@ -151,7 +81,7 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     return out
 
 
-def _duration(state: SchedulerState, ts: TaskState, now: float) -> dict[str, float | None]:
+def state_duration(state: SchedulerState, ts: TaskState, now: float) -> dict[str, float | None]:
     """Return "since" when ``ts`` is in its state (seconds since the epoch), and "seconds" in it.
 
     Both are None if the log does not go back that far.
@@ -209,8 +139,7 @@ def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
 
     Returns:
         "n" of "of" dependencies, "examples" of them, "bottom": state -> number of tasks at the
-        root, "whole": whether all were searched, "cause": the most serious of them with its facts
-        and summary.
+        root, "whole": whether all were searched, "cause": the most serious of them with its facts.
     """
     missing = [d for d in ts.dependencies if not d.who_has]
     bottom, whole = _roots(missing)
@@ -227,10 +156,9 @@ def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     }
     if cause is not None:
         facts = {"key": cause.key, "state": cause.state, "wanted_by": wanted_by(cause)}
-        facts.update(_duration(state, cause, now))
-        facts.update(_facts(state, cause, now))
+        facts.update(state_duration(state, cause, now))
+        facts.update(state_facts(state, cause, now))
         facts["cluster"] = cluster(state, now)
-        facts["summary"] = summary(facts)
         out["cause"] = facts
     return out
 
@@ -396,6 +324,56 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "memory": memory_facts(state, ts),
         "share": share_facts(state, ts),
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
+    }
+
+
+def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
+    """Return what the queued task `ts` is expected to take, and the worker with most memory left.
+
+    Returns:
+        "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of
+        "limit_nbytes"; "share" of their limit that workers may use. None if it fits on a worker.
+    """
+    if not state.admission.is_short:
+        return None
+    allowed = allowed_workers(state, ts)
+    workers = state.running if allowed is None else allowed
+    best, most = None, 0.0
+    for ws in islice(workers, admission.WORKERS_MAX):
+        if admission.fits(state, ts, ws):
+            return None
+        left = admission.free_nbytes(state, ws)
+        if best is None or left > most:
+            best, most = ws, left
+    if best is None:
+        return None
+    memory = ts.group.prefix.memory
+    return {
+        "nbytes": memory.task_nbytes if memory.is_known else None,
+        "worker": best.address,
+        "free_nbytes": max(0, int(most)),
+        "limit_nbytes": int(admission.limit_nbytes(state, best)),
+        "share": state.admission.share,
+    }
+
+
+def excess_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
+    """Return what the worker of the processing task `ts` is expected to use, if it is too much.
+
+    Returns:
+        "worker", its "expected_nbytes", "limit_nbytes" and "share". None if `ts` takes no memory.
+    """
+    ws = ts.processing_on
+    if not state.admission.is_short or ws is None or not ts.group.prefix.memory.task_nbytes:
+        return None
+    left, limit = admission.free_nbytes(state, ws), admission.limit_nbytes(state, ws)
+    if left >= 0:
+        return None
+    return {
+        "worker": ws.address,
+        "expected_nbytes": int(limit - left),
+        "limit_nbytes": int(limit),
+        "share": state.admission.share,
     }
 
 
