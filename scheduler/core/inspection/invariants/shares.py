@@ -1,4 +1,4 @@
-"""Checks of share groups and accounts, for ``invariants.py``."""
+"""Checks of share groups and accounts."""
 
 from __future__ import annotations
 
