@@ -70,7 +70,7 @@ INTERPRETED = (
     "scheduler/core/inspection/**/*.py",
     "scheduler/core/ports.py",
     "scheduler/core/state/fixed_set.py",
-    "scheduler/core/stimuli.py",
+    "scheduler/core/stimuli/*.py",
     "scheduler/core/task_policy.py",
     "scheduler/core/text.py",
     "scheduler/core/turn_observer.py",

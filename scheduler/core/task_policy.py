@@ -6,7 +6,6 @@ Graph compilers check the values (``paceline.workers_compat.graphs.policies``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(slots=True)
@@ -36,19 +35,3 @@ class TaskPolicy:
     retry_elsewhere: bool = False
     speculative: bool | None = None
     pure: bool = True
-
-
-@dataclass(slots=True)
-class ErrorMatched:
-    """A stimulus: whether the exception of a run is one after which its task is retried.
-
-    Attributes:
-        key, run_id: of the run.
-        matches: its class is one of ``TaskPolicy.retry_on``, or a subclass.
-        problem: why the exception could not be compared; empty if it could.
-    """
-
-    key: Any
-    run_id: int
-    matches: bool
-    problem: str = ""

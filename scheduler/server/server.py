@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol import messages as m
 from paceline.protocol.framing import HANDSHAKE_LIMITS
 from paceline.scheduler.core import instructions
-from paceline.scheduler.core.task_policy import ErrorMatched
+from paceline.scheduler.core.stimuli import ErrorMatched
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.durable.recorder import Recorder

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
-from paceline.scheduler.core.state.workers.comparison import (
-    EndComparison,
-    SettleWorker,
-    WorkerReport,
-)
 from paceline.scheduler.core.stealing.requests import BARRIER_KEY
+from paceline.scheduler.core.stimuli import EndComparison, SettleWorker, WorkerReport
 from paceline.testing import Env
 
 BARRIER = m.StealResponse(key=BARRIER_KEY, state=None, stimulus_id="barrier")

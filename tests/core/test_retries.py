@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.instructions import MatchError
-from paceline.scheduler.core.stimuli import AnnotationSet
-from paceline.scheduler.core.task_policy import ErrorMatched, TaskPolicy
+from paceline.scheduler.core.stimuli import AnnotationSet, ErrorMatched
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
 

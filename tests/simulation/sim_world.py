@@ -31,6 +31,7 @@ from paceline.scheduler.core.stimuli import (
     ConfigureStealing,
     Continue,
     DataPlaced,
+    ErrorMatched,
     RecallTask,
     ReleaseAll,
     RetryKeys,
@@ -44,7 +45,6 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
     stimulus_name,
 )
-from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.extensions.memory_manager import MemoryManager
 from paceline.scheduler.extensions.topics import Topics
 from paceline.testing import FakeErrors, Rows, compile_rows

@@ -19,14 +19,9 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.workers.comparison import (
-    Comparison,
-    EndComparison,
-    ReportedTask,
-    SettleWorker,
-    WorkerReport,
-)
+from paceline.scheduler.core.state.workers.comparison import Comparison
 from paceline.scheduler.core.stealing.requests import BARRIER_KEY
+from paceline.scheduler.core.stimuli import EndComparison, ReportedTask, SettleWorker, WorkerReport
 from paceline.scheduler.core.ticks.extra_runs import unfinished_restart
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 

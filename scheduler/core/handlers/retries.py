@@ -6,7 +6,7 @@ from paceline.scheduler.core.lifecycle.retries import failure_of, retry_later
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.task_policy import ErrorMatched
+from paceline.scheduler.core.stimuli import ErrorMatched
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from paceline.protocol.compression import Buffer
 
 #: Version of the format of segments and of the records in them, which another release may read.
-FORMAT = 4
+FORMAT = 5
 #: First line of a segment.
 MAGIC = b"paceline-log-%d\n" % FORMAT
 #: Position of the first record in a segment.

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key, normalize_key, normalize_keys
 from paceline.protocol.messages import DumpState, worker_rpc
-from paceline.scheduler.core.state.workers.comparison import (
-    EndComparison,
-    ReportedTask,
-    SettleWorker,
-    WorkerReport,
-)
+from paceline.scheduler.core.stimuli import EndComparison, ReportedTask, SettleWorker, WorkerReport
 from paceline.scheduler.server.requests.retire import give_up_lost_retirements
 from paceline.scheduler.server.server_api import RemoteError
 

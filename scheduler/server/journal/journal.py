@@ -42,7 +42,7 @@ logger = logging.getLogger("distributed.scheduler")
 #: Start of the first line of a journal. The version follows.
 MAGIC = b"paceline-journal-"
 #: Version of the format. Raised when records, classes or their modules change.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: Longest first line of a journal, bytes.
 FIRST_LINE_MAX_NBYTES = 64
 #: Size at which a journal is closed, because a full disk would be worse than an incomplete journal.

@@ -1,4 +1,4 @@
-"""The comparison of a worker's state with the scheduler's, and the stimuli that it consists of.
+"""The comparison of a worker's state with the scheduler's.
 
 See ``handlers/reconciliation.py``.
 """
@@ -8,50 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from paceline.scheduler.core.state.model import TaskState
-
-#: State of a task on a worker, its state after that if it is "resumed", and its run_id, which is
-#: negative if the worker was not asked to compute it.
-ReportedTask: TypeAlias = tuple[str, str | None, int]
-
-
-@dataclass(slots=True)
-class SettleWorker:
-    """Prepare a comparison with a worker's state. Replies when the worker may make its report.
-
-    Attributes:
-        address: address of the worker.
-    """
-
-    address: str
-
-
-@dataclass(slots=True)
-class WorkerReport:
-    """A worker's state, to be compared after ``SettleWorker``. Replies when that is done.
-
-    Attributes:
-        address: address of the worker.
-        tasks: the tasks that the worker knows.
-        keys: results that it holds, except actors.
-    """
-
-    address: str
-    tasks: dict[Any, ReportedTask]
-    keys: list[Any]
-
-
-@dataclass(slots=True)
-class EndComparison:
-    """Forget the comparison with a worker, which does not answer.
-
-    Attributes:
-        address: address of the worker.
-    """
-
-    address: str
+from paceline.scheduler.core.stimuli import WorkerReport
 
 
 @dataclass(slots=True, eq=False)
