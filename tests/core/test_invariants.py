@@ -302,7 +302,7 @@ def a_hold_without_an_end(env: Env) -> None:
 @breaks(62)
 def a_hold_of_a_task_that_runs(env: Env) -> None:
     wait_for_retry(env, "b")
-    env.state.policies.set_alarm(2000.0, env.task("b"))
+    env.state.task_policies.set_alarm(2000.0, env.task("b"))
 
 
 @breaks(63)
@@ -329,13 +329,13 @@ def an_end_that_is_not_listed(env: Env) -> None:
 
 @breaks(64)
 def a_soonest_end_of_no_worker(env: Env) -> None:
-    env.state.ends.soonest = 2000.0
+    env.state.worker_ends.soonest = 2000.0
 
 
 def second_run(env: Env, key: str, address: str) -> None:
     policies = TaskPolicies(TaskPolicy(), second=SecondRun(address, 99, 0.0))
     env.task(key).ensure_details().policies = policies
-    env.state.policies.second_runs[env.task(key)] = None
+    env.state.task_policies.second_runs[env.task(key)] = None
 
 
 def wait_for_retry(env: Env, key: str) -> None:

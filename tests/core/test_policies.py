@@ -276,7 +276,7 @@ def test_a_task_that_is_finished_at_its_deadline() -> None:
     env.tick(20.0)
     env.expect()
     assert env.states("x") == ["memory"]
-    assert not env.state.policies.alarms
+    assert not env.state.task_policies.alarms
 
 
 def test_explain() -> None:
@@ -300,4 +300,4 @@ def test_alarms_of_forgotten_tasks_are_removed() -> None:
     for i in range(3 * ALARMS_MIN):
         submit(env, f"x-{i}", deadline=1e9)
         env.release(f"x-{i}")
-    assert len(env.state.policies.alarms) <= ALARMS_MIN
+    assert len(env.state.task_policies.alarms) <= ALARMS_MIN

@@ -14,7 +14,7 @@ from paceline.scheduler.core.policy.second_copies import (
     seconds_to_repeat,
 )
 from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
-from paceline.scheduler.core.state.second_copies import CANDIDATES_MAX, Copies
+from paceline.scheduler.core.state.second_copies import CANDIDATES_MAX, SecondCopies
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll
 from paceline.testing import Env
 
@@ -63,7 +63,7 @@ def test_nothing_is_noted_while_no_worker_was_lost() -> None:
     env = cluster(losses=0)
     compute(env, {"x": []}, 100.0)
     assert look(env, 3600) == {}
-    assert not env.state.copies.candidates
+    assert not env.state.second_copies.candidates
 
 
 def test_a_worker_that_leaves_on_request_is_no_loss() -> None:
@@ -85,8 +85,8 @@ def test_an_expensive_result_is_copied_and_the_copy_is_kept() -> None:
     assert "Two copies are kept" in explain(env.state, "x", env.now)["summary"]
     env.release("x")
     assert look(env) == {}
-    assert not env.state.copies.candidates
-    assert not env.state.copies.kept
+    assert not env.state.second_copies.candidates
+    assert not env.state.second_copies.kept
 
 
 @pytest.mark.parametrize(("seconds", "nbytes"), [(0.1, 8), (1.0, 10**9)])
@@ -202,7 +202,7 @@ def test_it_can_be_switched_off() -> None:
 
 
 def test_losses_count_half_after_an_hour() -> None:
-    copies = Copies(losses=1.0)
+    copies = SecondCopies(losses=1.0)
     copies.observe(1, 1000.0)
     copies.observe(1, 4600.0)
     assert copies.losses == pytest.approx(0.5)
@@ -210,7 +210,7 @@ def test_losses_count_half_after_an_hour() -> None:
 
 
 def test_the_number_of_candidates_is_limited() -> None:
-    copies = Copies()
+    copies = SecondCopies()
     for n in range(CANDIDATES_MAX + 10):
         copies.note(n, 1.0, 0.0)
     assert len(copies.candidates) == CANDIDATES_MAX
@@ -220,6 +220,6 @@ def test_the_number_of_candidates_is_limited() -> None:
 def test_a_restart_forgets_candidates() -> None:
     env = cluster()
     compute(env, {"x": []}, 1000.0)
-    assert env.state.copies.candidates
+    assert env.state.second_copies.candidates
     env.feed(ReleaseAll())
-    assert not env.state.copies.candidates
+    assert not env.state.second_copies.candidates

@@ -69,12 +69,12 @@ def test_a_task_gets_an_empty_worker() -> None:
     assert env.task("x").suspicious == 0
     env.tick()
     assert env.where("x") not in (here, other)
-    assert env.state.whole.sent_count == 1
+    assert env.state.whole_workers.sent_count == 1
     env.submit({f"z{i}": [] for i in range(6)})
     assert env.processing(env.where("x")) == ["x"]
     env.finish("x")
     env.tick()
-    assert not env.state.whole.reserved and not env.state.whole.due
+    assert not env.state.whole_workers.reserved and not env.state.whole_workers.due
     env.submit({f"late{i}": [] for i in range(6)})
     assert all(ws in env.state.running for ws in env.state.workers.values())
 
@@ -89,7 +89,7 @@ def test_the_second_death_counts() -> None:
     assert env.states("x") == ["erred"]
     join(env, "w2")
     env.tick()
-    assert not env.state.whole.due and not env.state.whole.reserved
+    assert not env.state.whole_workers.due and not env.state.whole_workers.reserved
 
 
 def test_further_tries_are_alone_too() -> None:
@@ -155,7 +155,7 @@ def test_a_late_report_does_not_stop_a_run_that_has_begun() -> None:
     env.give_back("x", state="executing")
     env.tick()
     assert env.states("x") == ["processing"]
-    assert not env.state.whole.reserved
+    assert not env.state.whole_workers.reserved
     die(env, env.where("x"))
     assert env.states("x") == ["no-worker"]
     assert env.task("x").suspicious == 0
@@ -169,7 +169,7 @@ def test_a_late_report_leaves_finished_tasks_alone() -> None:
     env.finish("x")
     report(env, here)
     assert env.states("x") == ["memory"]
-    assert not env.state.whole.due
+    assert not env.state.whole_workers.due
 
 
 def test_a_late_report_takes_all_tasks_from_the_queue() -> None:
@@ -191,7 +191,7 @@ def test_reports_are_forgotten() -> None:
     die(env, here, share=0.1)
     report(env, env.where("x"))
     env.tick(11.0)
-    assert not env.state.whole
+    assert not env.state.whole_workers
     report(env, here)
     assert env.task("x").suspicious == 1
 
@@ -201,7 +201,7 @@ def test_other_events_of_the_topic_are_ignored(event: Any) -> None:
     env = cluster("w0", "w1")
     env.submit({"x": []})
     env.request(m.LogEventRpc(topic="worker-restart-memory", msg=event))
-    assert not env.state.whole
+    assert not env.state.whole_workers
 
 
 def test_the_empty_worker_with_most_free_memory_is_chosen() -> None:
@@ -221,7 +221,7 @@ def test_a_busy_worker_is_closed_until_it_is_empty() -> None:
     env.submit({f"y{i}": [] for i in range(20)})
     die(env, "w0")
     env.tick()
-    whole = env.state.whole
+    whole = env.state.whole_workers
     [(ws, ts)] = whole.reserved.items()
     assert ts.key in dead and ts.state == "no-worker"
     found = explain(env.state, ts.key, env.now)
@@ -257,7 +257,7 @@ def test_the_only_worker_runs_one_task_at_a_time() -> None:
         for key in running:
             env.finish(key)
     assert set(env.states(*(f"{c}{i}" for c in "xy" for i in range(4)))) == {"memory"}
-    assert env.state.whole.sent_count == 4
+    assert env.state.whole_workers.sent_count == 4
 
 
 def test_restrictions_are_kept() -> None:
@@ -323,7 +323,7 @@ def test_a_released_task_frees_its_worker() -> None:
     env.release("x")
     env.tick()
     assert env.worker(here) in env.state.running
-    assert not env.state.whole
+    assert not env.state.whole_workers
 
 
 def test_the_reserved_worker_leaves() -> None:
@@ -387,7 +387,7 @@ def test_task_is_not_stolen_by_a_worker_with_other_tasks() -> None:
     turn = Turn(env.state, env.outbox, env.now, "", "balance")
     send_steal_request(turn, ts, victim, thief, 1.0, 0.5)
     report(env, "w0")
-    assert ts in env.state.whole.due
+    assert ts in env.state.whole_workers.due
     env.give_back("x")
     assert env.states("x") == ["no-worker"]
 
@@ -398,7 +398,9 @@ def test_restart_ends_reservations() -> None:
     die(env, env.where("x"))
     env.tick()
     env.feed(ReleaseAll())
-    assert not env.state.whole and all(ws in env.state.running for ws in env.state.workers.values())
+    assert not env.state.whole_workers and all(
+        ws in env.state.running for ws in env.state.workers.values()
+    )
 
 
 def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
@@ -415,10 +417,10 @@ def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
     assert "ran out of memory; its share group alice has reached its cap of 0 tasks" in found
     env.feed(SetShare("alice", {"tasks": 1}))
     env.tick()
-    assert list(env.state.whole.reserved.values()) == [env.task("x")]
+    assert list(env.state.whole_workers.reserved.values()) == [env.task("x")]
     env.feed(SetShare("alice", {"tasks": 0}))  # while the worker finishes y
     env.tick()
-    assert not env.state.whole.reserved
+    assert not env.state.whole_workers.reserved
     env.feed(SetShare("alice", {"tasks": -1}))
     env.finish("y")
     env.tick()
@@ -456,7 +458,7 @@ def test_a_place_that_is_kept_is_given_up_with_its_task() -> None:
     env.release("x")
     env.tick()
     assert share(env, "alice").n_processing == 1
-    assert not env.state.whole.first
+    assert not env.state.whole_workers.first
 
 
 def test_no_worker_stays_reserved_that_ends_too_soon() -> None:

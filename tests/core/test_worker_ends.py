@@ -129,7 +129,7 @@ def test_an_end_that_moves_away_starts_waiting_tasks() -> None:
     assert env.states("long-1") == ["queued"]
     env.heartbeat("w0", metrics={"ends_in": None})
     assert env.where("long-1") == "w0"
-    assert not env.state.ends.workers
+    assert not env.state.worker_ends.workers
 
 
 @pytest.mark.parametrize("seconds", ["soon", float("nan"), float("inf"), [1]])
@@ -162,4 +162,4 @@ def test_a_worker_that_left_limits_nothing() -> None:
     env.lose("w0")
     env.submit({"long-1": []})
     assert env.where("long-1") == "w1"
-    assert not env.state.ends.workers and not env.task("long-1").account.share.n_held
+    assert not env.state.worker_ends.workers and not env.task("long-1").account.share.n_held

@@ -33,8 +33,8 @@ async def test_two_tasks_that_fit_one_by_one() -> None:
             futures = client.map(hold, [200, 201], [1.0, 1.0], key="hold")
             assert await client.gather(futures) == [20, 20]
             state = scheduler.server.state
-            assert state.whole.sent_count == 2
+            assert state.whole_workers.sent_count == 2
             assert all(ts.suspicious == 0 for ts in state.tasks.values())
             with pytest.raises(KilledWorker):
                 await client.submit(hold, 600, 5.0)
-            assert state.whole.sent_count == 3
+            assert state.whole_workers.sent_count == 3

@@ -516,10 +516,10 @@ class World:
     def _waits_for_ticks(self) -> bool:
         """Return whether ticks will change the state, if nothing else happens."""
         state = self.state
-        if state.policies.alarms or any(ws.extra_runs for ws in state.workers.values()):
+        if state.task_policies.alarms or any(ws.extra_runs for ws in state.workers.values()):
             return True
-        return bool(state.whole.reserved) or any(
-            ts.state == "no-worker" and can_run(state, ts) for ts in state.whole.due
+        return bool(state.whole_workers.reserved) or any(
+            ts.state == "no-worker" and can_run(state, ts) for ts in state.whole_workers.due
         )
 
     def _finish(self) -> None:

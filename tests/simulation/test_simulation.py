@@ -56,8 +56,8 @@ def test_tasks_whose_worker_died_of_memory_get_a_whole_worker() -> None:
     for seed in range(30):
         world = World(seed)
         world.run()
-        n_sent += world.state.whole.sent_count
-        assert not world.state.whole.reserved
+        n_sent += world.state.whole_workers.sent_count
+        assert not world.state.whole_workers.reserved
     assert n_sent > 0
 
 

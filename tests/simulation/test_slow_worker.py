@@ -126,4 +126,4 @@ def test_a_slow_worker_hardly_delays_the_end() -> None:
         seconds = cluster.run()
         assert seconds <= 1.15 * even, (even, without, seconds)
         assert seconds <= without
-        assert cluster.core.state.policies.second_run_count <= 0.02 * N_TASKS
+        assert cluster.core.state.task_policies.second_run_count <= 0.02 * N_TASKS

@@ -196,11 +196,11 @@ def _apply_policy(state: SchedulerState, ts: TaskState, policy: TaskPolicy) -> N
     """Set the policies of `ts`."""
     ts.ensure_details().policies = TaskPolicies(policy)
     if policy.timeout_seconds:
-        state.policies.has_timeouts = True
+        state.task_policies.has_timeouts = True
     if policy.speculative:
-        state.policies.has_speculative = True
+        state.task_policies.has_speculative = True
     if policy.deadline:
-        state.policies.set_alarm(policy.deadline, ts)
+        state.task_policies.set_alarm(policy.deadline, ts)
 
 
 def _warn_collision(

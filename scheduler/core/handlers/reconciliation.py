@@ -42,7 +42,7 @@ REPAIRS: Final = {
 
 def unfinished_instructions(state: SchedulerState) -> list[MatchError | RestartStuckWorker]:
     """Return the instructions that another process of the scheduler may not have carried out."""
-    tasks = dict.fromkeys(ts for _, _, ts in state.policies.alarms)
+    tasks = dict.fromkeys(ts for _, _, ts in state.task_policies.alarms)
     found: list[MatchError | RestartStuckWorker | None] = [match_request(ts) for ts in tasks]
     found += [unfinished_restart(state, ws) for ws in state.workers.values()]
     return [instruction for instruction in found if instruction is not None]

@@ -137,7 +137,7 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
         return False
     if not all(dts.who_has for dts in ts.dependencies):
         return False
-    if ts in state.whole.due or not worker_ends.can_finish(state, ts, thief):
+    if ts in state.whole_workers.due or not worker_ends.can_finish(state, ts, thief):
         return False
     if state.admission.is_short and not admission.fits(state, ts, thief):
         return False
@@ -150,7 +150,7 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
 def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
     """Send ``ts`` to ``thief`` with a new run_id."""
     state = turn.state
-    if state.policies.second_runs:
+    if state.task_policies.second_runs:
         drop_second_run(turn, ts)
     victim = accounting.stop_processing(state, ts)
     accounting.start_processing(state, ts, thief)

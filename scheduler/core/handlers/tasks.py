@@ -13,7 +13,7 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.task_policies import second_run
-from paceline.scheduler.core.ticks.stragglers import is_second_run, second_run_failed
+from paceline.scheduler.core.ticks.second_runs import is_second_run, second_run_failed
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .replicas import add_keys
@@ -35,7 +35,7 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
         turn.free_keys(ws.address, message.key)
     elif ts.state == "processing":
         if is_second_run(ts, ws.address, message.run_id):
-            state.policies.second_runs_won += 1
+            state.task_policies.second_runs_won += 1
             promoted = promote_second_run(turn, ts)
         if ts.run_id == message.run_id:
             if message.metadata:

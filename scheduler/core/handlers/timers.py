@@ -137,7 +137,7 @@ def _without_worker(state: SchedulerState, tasks: list[TaskState]) -> list[TaskS
     """Return the tasks that no worker will run, also if it is reserved or accepts no tasks now."""
     running = {ws: None for ws in state.workers.values() if ws.status == "running"}
     unavailable = {ws: None for ws in running if ws not in state.running}
-    due = state.whole.due
+    due = state.whole_workers.due
     return [
         ts
         for ts in tasks

@@ -328,10 +328,10 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     if gone.close:
         turn.to_worker(ws.address, m.Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
-    of_memory = not gone.expected and state.whole.is_memory_loss(ws)
+    of_memory = not gone.expected and state.whole_workers.is_memory_loss(ws)
     _unregister(state, ws)
     if not gone.expected:
-        state.copies.losses += 1
+        state.second_copies.losses += 1
     state.spans.note_threads(state.total_nthreads, turn.now)
 
     promoted = leave_second_runs(turn, ws)
@@ -369,13 +369,13 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.total_nthreads -= ws.nthreads
     state.aliases.pop(ws.name, None)
     state.comparisons.by_worker.pop(ws.address, None)
-    state.copies.unscanned.pop(ws, None)
+    state.second_copies.unscanned.pop(ws, None)
     state.domains.forget(ws)
-    state.ends.forget(ws)
+    state.worker_ends.forget(ws)
     state.loads.remove(ws)
     state.queued.disband(ws)
     state.running.pop(ws, None)
-    state.whole.reserved.pop(ws, None)
+    state.whole_workers.reserved.pop(ws, None)
     del state.workers[ws.address]
     state.worker_removed_count += 1
     ws.status = "closed"

@@ -95,7 +95,7 @@ def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
         for each in state.shares.active
         if each is not share
         and each.priority_class >= share.priority_class
-        and not each.cap_reached(state.whole.n_kept(each))
+        and not each.cap_reached(state.whole_workers.n_kept(each))
     ]
 
 
@@ -106,7 +106,7 @@ def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """
     if not share.n_queued:
         return ""
-    cap = share.cap_reached(state.whole.n_kept(share))
+    cap = share.cap_reached(state.whole_workers.n_kept(share))
     if cap:
         return f"cap of {cap}"
     others = competitors(state, share)
@@ -131,7 +131,7 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     share = ts.account.share
     place = state.queued.place(ts)
     others = competitors(state, share)
-    n_kept = state.whole.n_kept(share, ts)
+    n_kept = state.whole_workers.n_kept(share, ts)
     cap = share.cap_reached(n_kept)
     if not (state.queued.is_held(ts) or (state.shares.enabled and (others or cap))):
         return None
@@ -141,7 +141,7 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         "class": share.priority_class,
         "cap": cap,
         "limit": share.settings.get(cap),
-        "kept_for": str(state.whole.first[share].key) if n_kept else "",
+        "kept_for": str(state.whole_workers.first[share].key) if n_kept else "",
         "usage": share.usage / state.shares.scale,
         "n_processing": share.n_processing,
         "n_queued": share.n_queued,

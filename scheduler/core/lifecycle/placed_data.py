@@ -43,7 +43,7 @@ def become_data(
         accounting.add_replica(state, ts, ws)
     if start != "memory":
         steps.enter(ts, "memory")
-        if state.copies.is_active:
+        if state.second_copies.is_active:
             second_copies.note_result(state, ts, turn.now)
         steps.count_move(ts.group, start, "memory")
         release_unneeded_dependencies(turn, ts, recs)

@@ -171,7 +171,7 @@ def _due_while_active(state: SchedulerState, ts: TaskState, finish: str) -> str 
         return None if ts.waiting_count else "processing"
     if not all(dts.who_has for dts in ts.dependencies):
         return "waiting"
-    if now == "queued" and ts in state.whole.due:
+    if now == "queued" and ts in state.whole_workers.due:
         return "waiting"  # it waits for a whole worker outside of the queue
     if now == "processing":
         ws = ts.processing_on

@@ -60,8 +60,8 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
     first = []
     for ts in blamed:
         if is_retried and not ts.actor:
-            state.whole.due[ts] = None
-            if ts not in state.whole.retried:
+            state.whole_workers.due[ts] = None
+            if ts not in state.whole_workers.retried:
                 first.append(ts)
                 continue
         ts.suspicious += 1
@@ -74,7 +74,7 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
             f"alone on a worker: {keys}",
         )
     elif not is_retried:
-        state.whole.note_loss(ws, blamed, turn.now)
+        state.whole_workers.note_loss(ws, blamed, turn.now)
 
 
 def continue_worker_removals(turn: Turn) -> None:

@@ -28,15 +28,15 @@ def forget_everything(turn: Turn) -> None:
     """
     state = turn.state
     tasks = list(state.tasks.values())
-    for ts in list(state.policies.second_runs):
+    for ts in list(state.task_policies.second_runs):
         drop_second_run(turn, ts)
     if state.plugins is not None:
         _call_hooks(turn, tasks)
     state.deferred.clear()
-    for ws in state.whole.reserved:
+    for ws in state.whole_workers.reserved:
         ws.reserved_for = None
         refresh_running(state, ws)
-    state.whole.clear()
+    state.whole_workers.clear()
     for ws in state.workers.values():
         _empty(turn, ws)
     for ts in tasks:
@@ -51,7 +51,7 @@ def forget_everything(turn: Turn) -> None:
     state.queued = FairQueue(state.shares)
     state.unrunnable = {}
     state.replicated_tasks = {}
-    state.copies.clear()
+    state.second_copies.clear()
     state.task_metadata.clear()
     state.computations.clear()
     state.erred_tasks.clear()

@@ -78,7 +78,7 @@ def match_request(ts: TaskState) -> MatchError | None:
 def _request_match(turn: Turn, ts: TaskState, retry: PendingRetry, request: MatchError) -> None:
     turn.instruct(request)
     retry.until = turn.now + MATCH_AGAIN_SECONDS
-    turn.state.policies.set_alarm(retry.until, ts)
+    turn.state.task_policies.set_alarm(retry.until, ts)
 
 
 def retry_later(turn: Turn, ts: TaskState, policies: TaskPolicies, worker: str, recs: Recs) -> None:
@@ -98,7 +98,7 @@ def retry_later(turn: Turn, ts: TaskState, policies: TaskPolicies, worker: str, 
         return
     if seconds:
         policies.pending_retry = PendingRetry(worker, turn.now + seconds)
-        turn.state.policies.set_alarm(policies.pending_retry.until, ts)
+        turn.state.task_policies.set_alarm(policies.pending_retry.until, ts)
     elif not ts.waiting_count:
         recs[ts] = "processing"
 

@@ -24,7 +24,7 @@ def drop_second_run(turn: Turn, ts: TaskState) -> None:
         return
     address = policies.second.address
     policies.second = None
-    del turn.state.policies.second_runs[ts]
+    del turn.state.task_policies.second_runs[ts]
     if address in turn.state.workers:
         turn.free_keys(address, ts.key)
 
@@ -39,7 +39,7 @@ def promote_second_run(turn: Turn, ts: TaskState, is_over: bool = False) -> Work
     assert policies is not None and policies.second is not None, ts
     second = policies.second
     policies.second = None
-    del state.policies.second_runs[ts]
+    del state.task_policies.second_runs[ts]
     first_ws = ts.processing_on
     assert first_ws is not None, ts
     seceded = ts in first_ws.long_running
@@ -63,7 +63,7 @@ def leave_second_runs(turn: Turn, ws: WorkerState) -> list[WorkerState]:
     Return the workers of those that replace first runs.
     """
     promoted: list[WorkerState] = []
-    for ts in list(turn.state.policies.second_runs):
+    for ts in list(turn.state.task_policies.second_runs):
         second = second_run(ts.policies)
         if ts.processing_on is ws:
             promoted.append(promote_second_run(turn, ts))

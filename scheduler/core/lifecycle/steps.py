@@ -95,7 +95,7 @@ def free_replicas(turn: Turn, ts: TaskState) -> None:
 def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
     """Remove `ts` from the work of its worker. Return the worker, or None if it was removed."""
     state = turn.state
-    if state.policies.second_runs:
+    if state.task_policies.second_runs:
         drop_second_run(turn, ts)
     ws = accounting.stop_processing(state, ts)
     if ts.actor:

@@ -207,7 +207,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if ts.waiting_count or (ts.details is not None and waits_for_retry(ts)):
         return
     state = turn.state
-    if state.whole.due and ts in state.whole.due:
+    if state.whole_workers.due and ts in state.whole_workers.due:
         steps.set_unrunnable(turn, ts)
         return
     if _is_held(state, ts):
@@ -244,7 +244,7 @@ def _is_held(state: SchedulerState, ts: TaskState) -> bool:
     share = ts.account.share
     if state.shares.holds(share) or (share.n_queued and fairness.is_outranked(state, ts)):
         return True
-    return bool(state.ends.workers) and worker_ends.is_limited(state, ts)
+    return bool(state.worker_ends.workers) and worker_ends.is_limited(state, ts)
 
 
 def _needs_no_slot(state: SchedulerState, ts: TaskState) -> bool:
@@ -282,7 +282,7 @@ def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detai
     state = turn.state
     ws: WorkerState | None = detail
     if ws is None:
-        if state.whole.due and ts in state.whole.due:
+        if state.whole_workers.due and ts in state.whole_workers.due:
             return
         if _is_held(state, ts):
             if fairness.can_run(state, ts):
@@ -311,7 +311,7 @@ def transition_processing_memory(
     ws = ts.processing_on
     assert ws is not None
     group = ts.group
-    if state.policies.second_runs:
+    if state.task_policies.second_runs:
         drop_second_run(turn, ts)
     seceded = ts in ws.long_running
     accounting.stop_processing(state, ts)
@@ -338,7 +338,7 @@ def transition_processing_memory(
     if ts.dependents:
         recommend_ready_dependents(ts, recs)
     ts.state = "memory"
-    if state.copies.is_active:
+    if state.second_copies.is_active:
         second_copies.note_result(state, ts, turn.now)
     release_finished_dependencies(turn, ts, recs)
     typename = detail.typename or ""

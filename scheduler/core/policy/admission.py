@@ -245,6 +245,6 @@ def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:
     if n > WORKERS_MAX:
         start = state.transition_counter % n
         found = list(islice(chain(found[start:], found[:start]), WORKERS_MAX))
-    if state.ends.workers:
+    if state.worker_ends.workers:
         return [ws for ws in found if worker_ends.can_finish(state, ts, ws)]
     return found

@@ -150,7 +150,7 @@ def may_start(state: SchedulerState, ts: TaskState) -> bool:
     share = ts.account.share
     if not share.is_capped:
         return True
-    n_kept = state.whole.n_kept(share, ts)
+    n_kept = state.whole_workers.n_kept(share, ts)
     cap = share.cap_reached(n_kept)
     if cap != "memory":
         return not cap
@@ -284,7 +284,7 @@ def can_run(
 def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker with a free slot and free resources on which `ts` starts soonest."""
     valid = placement.valid_workers(state, ts)
-    if valid and ts.loose_restrictions and state.ends.workers:
+    if valid and ts.loose_restrictions and state.worker_ends.workers:
         able = {ws: None for ws in valid if worker_ends.can_finish(state, ts, ws)}
         valid = able or placement.allowed_workers(state, ts)
     if valid is not None:

@@ -54,7 +54,7 @@ def note_result(state: SchedulerState, ts: TaskState, now: float) -> None:
     """Note that `ts` is in memory from `now` on, if it takes long to compute again."""
     seconds = seconds_to_repeat(state, ts)
     if seconds >= SECONDS_MIN and not ts.actor:
-        state.copies.note(ts, seconds, now)
+        state.second_copies.note(ts, seconds, now)
 
 
 def seconds_to_repeat(state: SchedulerState, ts: TaskState) -> float:
@@ -84,7 +84,7 @@ def review(state: SchedulerState, interval: float, now: float) -> Requests:
 
     It is called every `interval` seconds.
     """
-    copies = state.copies
+    copies = state.second_copies
     copies.observe(len(state.workers), now)
     _activate(state)
     _scan(state, now)
@@ -115,11 +115,11 @@ def review(state: SchedulerState, interval: float, now: float) -> Requests:
 
 def _activate(state: SchedulerState) -> None:
     """Start or stop noting results, if workers may be lost or no longer may."""
-    copies = state.copies
+    copies = state.second_copies
     workers = state.workers.values()
     is_active = state.config.second_copies and (
         copies.losses >= LOSSES_MIN
-        or bool(state.ends.workers)
+        or bool(state.worker_ends.workers)
         or any(ws.status == "paused" for ws in workers)
     )
     if is_active != copies.is_active:
@@ -131,7 +131,7 @@ def _activate(state: SchedulerState) -> None:
 
 def _scan(state: SchedulerState, now: float) -> None:
     """Note results that were there before, worker by worker."""
-    copies = state.copies
+    copies = state.second_copies
     left = SCANNED_MAX
     while copies.unscanned and left > 0:
         ws = next(iter(copies.unscanned))
@@ -147,7 +147,7 @@ def _risk(state: SchedulerState, ts: TaskState, age: float, now: float) -> float
 
     It has been in memory for `age` seconds. If there are copies, the safest one counts.
     """
-    by_chance = min(1.0, state.copies.losses_per_second * age)
+    by_chance = min(1.0, state.second_copies.losses_per_second * age)
     return max(by_chance, min(_risk_of_end(ws, age, now) for ws in ts.who_has))
 
 
@@ -168,9 +168,9 @@ def _risk_of_end(ws: WorkerState, age: float, now: float) -> float:
 def _keep_if_there_is_room(state: SchedulerState, ts: TaskState) -> None:
     """Keep two replicas of `ts`, unless a holder is short of memory."""
     if all(_has_room(state, ws, KEPT_MAX) for ws in islice(ts.who_has, 2)):
-        state.copies.kept[ts] = None
+        state.second_copies.kept[ts] = None
     else:
-        state.copies.kept.pop(ts, None)
+        state.second_copies.kept.pop(ts, None)
 
 
 def _has_room(state: SchedulerState, ws: WorkerState, fraction: float) -> bool:
@@ -182,7 +182,7 @@ def _has_room(state: SchedulerState, ws: WorkerState, fraction: float) -> bool:
 def _recipient(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker for a second copy of `ts`, on another host if possible, or None."""
     workers = state.running
-    start = state.copies.requested % max(1, len(workers))
+    start = state.second_copies.requested % max(1, len(workers))
     hosts = [ws.host for ws in ts.who_has]
     best: WorkerState | None = None
     best_cost = (False, False, 0)

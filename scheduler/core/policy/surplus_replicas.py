@@ -51,7 +51,7 @@ def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None
         replicated[ts] = None  # to the end
         if ts.actor:
             continue
-        fewest = 2 if ts in state.copies.kept else 1
+        fewest = 2 if ts in state.second_copies.kept else 1
         surplus = len(ts.who_has) - max(fewest, _wanted_copies(ts))
         holders = list(ts.who_has)
         for _ in range(surplus):
@@ -78,7 +78,7 @@ def users_of(state: SchedulerState, ts: TaskState) -> set[WorkerState | None]:
     if not ts.waiters_count:
         return set()
     users = {dts.processing_on for dts in ts.dependents}
-    if state.policies.second_runs:
+    if state.task_policies.second_runs:
         runs = [run for dts in ts.dependents if (run := second_run(dts.policies)) is not None]
         users.update([state.workers.get(run.address) for run in runs])
     return users

@@ -23,7 +23,7 @@ def can_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
 
 def is_limited(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether any worker ends too soon for `ts`."""
-    ends = state.ends
+    ends = state.worker_ends
     if not ends.workers:
         return False
     return state.now + expected_duration(state, ts.group.prefix) > ends.soonest

@@ -20,7 +20,7 @@ from .graphs.computations import Computation
 from .graphs.pending_graph import PendingGraph
 from .graphs.spans import SpanTree
 from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
-from .second_copies import Copies
+from .second_copies import SecondCopies
 from .sharing.accounts import Shares
 from .sharing.fair_queue import FairQueue
 from .task_policies import Policies
@@ -59,8 +59,8 @@ class SchedulerState:
         running: workers that are running and can be sent tasks (``is_available``).
         loads: workers by load: idle, saturated, and those with free slots.
         admission: whether the memory of workers limits which tasks they are sent.
-        ends: workers that reported when they end.
-        whole: tasks whose worker ran out of memory, and workers that are reserved for them.
+        worker_ends: workers that reported when they end.
+        whole_workers: tasks whose worker ran out of memory, and workers that are reserved for them.
         scaling: requests of an adaptive cluster.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.
@@ -92,8 +92,8 @@ class SchedulerState:
         timers: number -> function that is called with the turn in which the timer is due; the
             driver has the clock.
         timer_ids: source of the numbers of timers.
-        policies: timeouts, deadlines and other policies of tasks.
-        copies: results that may get a second copy.
+        task_policies: timeouts, deadlines and other policies of tasks.
+        second_copies: results that may get a second copy.
         comparisons: comparisons of the state of workers with the scheduler's.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
@@ -125,8 +125,8 @@ class SchedulerState:
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
         self.admission = Admission(float(config.memory_admission or 0.0))
-        self.ends = WorkerEnds()
-        self.whole = WholeWorkers()
+        self.worker_ends = WorkerEnds()
+        self.whole_workers = WholeWorkers()
         self.scaling = Scaling()
         self.unrunnable: dict[TaskState, float] = {}
         self.shares = Shares(config)
@@ -157,8 +157,8 @@ class SchedulerState:
         self.dropped_graphs: dict[int, None] = {}
         self.timers: dict[int, Callable[[Any], None]] = {}
         self.timer_ids = itertools.count(1)
-        self.policies = Policies()
-        self.copies = Copies()
+        self.task_policies = Policies()
+        self.second_copies = SecondCopies()
         self.comparisons = Comparisons()
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None

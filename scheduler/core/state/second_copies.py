@@ -29,7 +29,7 @@ class Candidate:
 
 
 @dataclass(slots=True, eq=False)
-class Copies:
+class SecondCopies:
     """Results that took long to compute, and how likely it is that workers are lost.
 
     Attributes:

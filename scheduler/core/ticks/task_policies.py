@@ -22,7 +22,7 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import WARNING, Turn
 
 from .extra_runs import give_up_run
-from .stragglers import check_stragglers
+from .second_runs import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
 SILENT_INTERVALS, SILENT_SECONDS = 2, 0.5
@@ -30,7 +30,7 @@ SILENT_INTERVALS, SILENT_SECONDS = 2, 0.5
 
 def check_policies(turn: Turn) -> None:
     """Check the timeouts, deadlines and delayed retries of all tasks."""
-    policies = turn.state.policies
+    policies = turn.state.task_policies
     if policies.has_timeouts:
         _check_timeouts(turn)
     check_stragglers(turn)
@@ -94,7 +94,7 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
         return
     if ts.state not in ACTIVE_STATES:
         if ts.state == "released" and turn.state.deferred.commits:  # its graph may be under way
-            turn.state.policies.set_alarm(turn.now, ts)
+            turn.state.task_policies.set_alarm(turn.now, ts)
         return
     retry = policies.pending_retry
     deadline = policies.policy.deadline

@@ -37,7 +37,7 @@ MEMORY_TOPIC = "worker-restart-memory"
 
 def check_whole_workers(turn: Turn) -> None:
     """Reserve workers for tasks that wait for a whole one, and end reservations."""
-    whole = turn.state.whole
+    whole = turn.state.whole_workers
     if not whole:
         return
     whole.forget_old(turn.now)
@@ -58,7 +58,7 @@ def check_whole_workers(turn: Turn) -> None:
 
 def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
     """Return whether `ws` stays reserved for `ts`."""
-    if ts not in state.whole.due:
+    if ts not in state.whole_workers.due:
         return False
     if ts.processing_on is ws:
         waits = not state.running and admission.has_subtasks(ts)
@@ -82,7 +82,7 @@ def _is_light(ts: TaskState, ws: WorkerState) -> bool:
 
 def _release(turn: Turn, ws: WorkerState) -> None:
     """End the reservation of `ws`."""
-    del turn.state.whole.reserved[ws]
+    del turn.state.whole_workers.reserved[ws]
     ws.reserved_for = None
     availability_changed(turn, ws)
 
@@ -93,7 +93,7 @@ def _reserve(turn: Turn) -> None:
     Only one of them at a time is a worker that has to finish other tasks first.
     """
     state = turn.state
-    whole = state.whole
+    whole = state.whole_workers
     having = dict.fromkeys(whole.reserved.values())
     for ts in having:
         _keep_place(state, ts)
@@ -128,7 +128,7 @@ def _keep_place(state: SchedulerState, ts: TaskState) -> None:
     """
     share = ts.account.share
     if share.is_capped and (share.cap_reached() != "memory" or fairness.may_free_memory(ts)):
-        state.whole.first.setdefault(share, ts)
+        state.whole_workers.first.setdefault(share, ts)
 
 
 def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> WorkerState | None:
@@ -167,15 +167,15 @@ def is_empty(ws: WorkerState) -> bool:
 def _send(turn: Turn) -> None:
     """Send tasks to the empty workers that are reserved for them."""
     state = turn.state
-    for ws, ts in list(state.whole.reserved.items()):
+    for ws, ts in list(state.whole_workers.reserved.items()):
         if ts.state != "no-worker" or not is_empty(ws) or not fairness.may_start(state, ts):
             continue
         recs: Recs = {}
         transition(turn, ts, "processing", recs, ws)
         run(turn, recs)
         if ts.processing_on is ws:
-            state.whole.retried[ts] = None
-            state.whole.sent_count += 1
+            state.whole_workers.retried[ts] = None
+            state.whole_workers.sent_count += 1
             event = {"action": "whole-worker-retry", "key": ts.key, "worker": ws.address}
             turn.log_event("scheduler", event)
 
@@ -194,14 +194,14 @@ def note_memory_report(turn: Turn, event: Any) -> None:
     if not isinstance(address, str) or not state.config.whole_worker_retry:
         return
     if address in state.workers:
-        state.whole.note_report(address, turn.now)
+        state.whole_workers.note_report(address, turn.now)
         return
-    lost = state.whole.lost.pop(address, None)
+    lost = state.whole_workers.lost.pop(address, None)
     if lost is None:
         return
     recs: Recs = {}
     for ts in lost.blamed:
-        if ts.state in ACTIVE_STATES and not ts.actor and ts not in state.whole.due:
+        if ts.state in ACTIVE_STATES and not ts.actor and ts not in state.whole_workers.due:
             _make_due(turn, ts, recs)
     run(turn, recs)
     fill_slots(turn)
@@ -209,7 +209,7 @@ def note_memory_report(turn: Turn, event: Any) -> None:
 
 def _make_due(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Let `ts`, which was blamed for a loss and placed again since, run with a whole worker."""
-    whole = turn.state.whole
+    whole = turn.state.whole_workers
     whole.due[ts] = None
     if ts not in whole.retried:
         ts.suspicious -= 1

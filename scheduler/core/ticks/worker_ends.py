@@ -24,9 +24,9 @@ def learn_end(turn: Turn, ws: WorkerState, metrics: Mapping[str, Any]) -> None:
     """Update the end of `ws` from the `metrics` of its registration or heartbeat."""
     seconds = metrics.get(METRIC)
     if isinstance(seconds, int | float) and isfinite(seconds):
-        turn.state.ends.learn(ws, turn.now + max(0.0, seconds))
+        turn.state.worker_ends.learn(ws, turn.now + max(0.0, seconds))
     elif ws.ends_at:
-        turn.state.ends.learn(ws, 0.0)
+        turn.state.worker_ends.learn(ws, 0.0)
 
 
 def end_changed(turn: Turn, ws: WorkerState, before: float) -> None:
@@ -39,7 +39,7 @@ def end_changed(turn: Turn, ws: WorkerState, before: float) -> None:
 
 def check_ends(turn: Turn) -> None:
     """Recall the tasks that their workers have not begun and cannot finish any more."""
-    for ws in turn.state.ends.workers:
+    for ws in turn.state.worker_ends.workers:
         if ws.processing:
             tasks = without_time(turn.state, ws)
             if tasks:

@@ -272,10 +272,10 @@ class SchedulerMetrics:
             "paceline_stimuli": driver.n_stimuli,
             "paceline_internal_errors": driver.n_core_errors,
             "paceline_memory_recalls": self._state.admission.recalled,
-            "paceline_second_copies": self._state.copies.requested,
-            "paceline_whole_worker_retries": self._state.whole.sent_count,
-            "paceline_second_runs": self._state.policies.second_run_count,
-            "paceline_second_runs_won": self._state.policies.second_runs_won,
+            "paceline_second_copies": self._state.second_copies.requested,
+            "paceline_whole_worker_retries": self._state.whole_workers.sent_count,
+            "paceline_second_runs": self._state.task_policies.second_run_count,
+            "paceline_second_runs_won": self._state.task_policies.second_runs_won,
             "paceline_sampled_messages": self._server.measures.ops,
         }
         durability = self._server.durability

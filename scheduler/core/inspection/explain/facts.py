@@ -61,13 +61,13 @@ def state_facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, A
             "workers": holders[:EXAMPLES_MAX],
             "n": len(holders),
             "nbytes": ts.nbytes,
-            "has_second_copy": ts in state.copies.kept,
+            "has_second_copy": ts in state.second_copies.kept,
         }
     elif ts.state == "released":
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies
-    if ts in state.whole.due:
-        ws = state.whole.worker_of(ts)
+    if ts in state.whole_workers.due:
+        ws = state.whole_workers.worker_of(ts)
         out["whole_worker"] = (
             None if ws is None else {"address": ws.address, "n_processing": len(ws.processing)}
         )

@@ -159,7 +159,7 @@ def check_client(view: View, cs: ClientState) -> None:
 
 def check_retries(_view: object, state: SchedulerState) -> None:
     """Check that only waiting tasks wait for a retry, and that an alarm is set for it."""
-    alarms = {(ts, when) for when, _, ts in state.policies.alarms}
+    alarms = {(ts, when) for when, _, ts in state.task_policies.alarms}
     for ts in state.tasks.values():
         retry = ts.policies.pending_retry if ts.policies is not None else None
         if retry is not None:
@@ -170,7 +170,7 @@ def check_retries(_view: object, state: SchedulerState) -> None:
 def check_second_runs(_view: object, state: SchedulerState) -> None:
     """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
     found = [ts for ts in state.tasks.values() if second_run(ts.policies) is not None]
-    known = state.policies.second_runs
+    known = state.task_policies.second_runs
     assert all(ts in known for ts in found) and len(found) == len(known), f"{found}, not {known}"
     for ts in found:
         second = second_run(ts.policies)

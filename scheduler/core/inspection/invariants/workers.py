@@ -147,11 +147,13 @@ def check_steals(view: View, state: SchedulerState) -> None:
 def check_ends(_view: object, state: SchedulerState) -> None:
     """Check that the workers that end, and those that are reserved, are listed."""
     found = [ws for ws in state.workers.values() if ws.ends_at]
-    known = state.ends.workers
+    known = state.worker_ends.workers
     assert all(ws in known for ws in found) and len(found) == len(known), f"{found}, not {known}"
     soonest = min([ws.ends_at for ws in found], default=inf)
-    assert state.ends.soonest == soonest, f"the soonest end is {soonest}, not {state.ends.soonest}"
-    reserved = state.whole.reserved
+    assert state.worker_ends.soonest == soonest, (
+        f"the soonest end is {soonest}, not {state.worker_ends.soonest}"
+    )
+    reserved = state.whole_workers.reserved
     for ws in state.workers.values():
         assert ws.reserved_for is reserved.get(ws), f"{ws!r} is reserved for {ws.reserved_for!r}"
         task = ws.reserved_for
@@ -159,5 +161,5 @@ def check_ends(_view: object, state: SchedulerState) -> None:
             later = [ts for ts in ws.processing if ts.run_id > task.run_id]
             assert not later, f"{later} were sent after {task!r}"
     assert all(state.workers.get(ws.address) is ws for ws in reserved), f"{reserved}"
-    for ts in state.whole.due:
+    for ts in state.whole_workers.due:
         assert ts.state != "queued", f"{ts!r} waits for a whole worker in the queue"

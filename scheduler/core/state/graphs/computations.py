@@ -21,7 +21,7 @@ class Computation:
         groups: task groups of the graphs.
         codes: source lines of clients as sent, without duplicates.
         annotations: global annotations of the graphs.
-        over: sums over groups that were dropped.
+        dropped: sums over groups that were dropped.
     """
 
     start: float
@@ -29,29 +29,29 @@ class Computation:
     groups: dict[TaskGroup, None] = field(default_factory=dict)
     codes: dict[bytes, Any] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
-    over: Totals | None = None
+    dropped: Totals | None = None
 
     @property
     def stop(self) -> float:
         """Time at which the last task finished in seconds since the epoch; -1 without tasks."""
-        over = -1.0 if self.over is None else self.over.stop
-        return max([over, *(group.stop for group in self.groups)])
+        stop = -1.0 if self.dropped is None else self.dropped.stop
+        return max([stop, *(group.stop for group in self.groups)])
 
     def drop_group(self, group: TaskGroup) -> bool:
         """Replace `group` by its sums. Return False if it is not in this computation."""
         if group not in self.groups:
             return False
         del self.groups[group]
-        self.over = self.over or Totals()
-        self.over.add_group(group)
+        self.dropped = self.dropped or Totals()
+        self.dropped.add_group(group)
         return True
 
     @property
     def states(self) -> dict[str, int]:
         """State -> number of tasks."""
         out = dict.fromkeys(TASK_STATES, 0)
-        if self.over is not None:
-            out.update(self.over.states)
+        if self.dropped is not None:
+            out.update(self.dropped.states)
         for group in self.groups:
             add_up(out, group.states)
         return out

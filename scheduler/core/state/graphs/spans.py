@@ -75,7 +75,7 @@ class Span:
         codes: source lines of clients as sent, without duplicates.
         metadata: metadata of computed collections, as sent.
         metrics: (context, prefix, activity, unit) -> amount reported by workers, without children.
-        over: sums over groups and children that were dropped.
+        dropped: sums over groups and children that were dropped.
         open_group: a group that was not done when last checked.
     """
 
@@ -89,7 +89,7 @@ class Span:
     codes: dict[bytes, Any] = field(default_factory=dict)
     metadata: list[Any] = field(default_factory=list)
     metrics: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    over: Totals | None = None
+    dropped: Totals | None = None
     open_group: TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -124,8 +124,8 @@ class Span:
         """Return the sums over the span and its descendants."""
         out = Totals()
         for span in self.traverse_spans():
-            if span.over is not None:
-                out.add(span.over)
+            if span.dropped is not None:
+                out.add(span.dropped)
             for group in span.groups:
                 out.add_group(group)
         return out
@@ -271,8 +271,8 @@ class SpanTree:
         if parent is None:
             return
         parent.children.remove(span)
-        parent.over = parent.over or Totals()
-        parent.over.add(span.totals())
+        parent.dropped = parent.dropped or Totals()
+        parent.dropped.add(span.totals())
         for name, value in span.metrics.items():
             add_metric(parent.metrics, name, value)
         for code in span.codes.values():
@@ -305,8 +305,8 @@ class SpanTree:
         del span.groups[group]
         if span.open_group is group:
             span.open_group = None
-        span.over = span.over or Totals()
-        span.over.add_group(group)
+        span.dropped = span.dropped or Totals()
+        span.dropped.add_group(group)
 
     def add_metrics(self, data: Mapping[Any, Any]) -> None:
         """Add metrics of a heartbeat: (context, span id, prefix, activity, unit) -> increment."""

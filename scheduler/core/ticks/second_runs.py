@@ -49,7 +49,7 @@ def usual_seconds(prefix: TaskPrefix) -> float:
 def check_stragglers(turn: Turn) -> None:
     """Send second runs of stragglers to workers with a free thread, unless tasks are queued."""
     state = turn.state
-    if not (state.config.speculation or state.policies.has_speculative) or len(state.queued):
+    if not (state.config.speculation or state.task_policies.has_speculative) or len(state.queued):
         return
     found: list[tuple[float, TaskState]] = []
     for ws in state.workers.values():
@@ -73,7 +73,7 @@ def _may_run_twice(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
     """Return whether `ts`, which executes on `ws`, may get a second run."""
     if ts.actor or ts in ws.long_running or ts.resource_restrictions or ts.account.share.is_capped:
         return False
-    if ts in state.whole.due:
+    if ts in state.whole_workers.due:
         return False
     policies = ts.policies
     if policies is None:
@@ -88,7 +88,7 @@ def _is_allowed(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether the limit of second runs allows one of `ts`."""
     if ts.policies is not None and ts.policies.policy.speculative:
         return True
-    return state.policies.second_run_count <= SECOND_RUNS_SHARE * state.n_tasks
+    return state.task_policies.second_run_count <= SECOND_RUNS_SHARE * state.n_tasks
 
 
 def _thief(state: SchedulerState, ts: TaskState) -> WorkerState | None:
@@ -121,8 +121,8 @@ def _start(turn: Turn, ts: TaskState, ws: WorkerState) -> None:
     message = compute_message(turn, ts)
     policies.second = SecondRun(ws.address, ts.run_id, turn.now)
     ts.run_id, policies.sent_at = first_id, sent_at
-    state.policies.second_runs[ts] = None
-    state.policies.second_run_count += 1
+    state.task_policies.second_runs[ts] = None
+    state.task_policies.second_run_count += 1
     add_extra_run(state, ws, ts.key)
     turn.to_worker(ws.address, message)
     first = ts.processing_on

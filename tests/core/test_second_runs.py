@@ -121,7 +121,7 @@ def test_the_second_run_is_first() -> None:
     env.expect("w0: free-keys x-1", "alice: key-in-memory x-1")
     assert [ws.address for ws in env.task("x-1").who_has] == ["w1"]
     assert list(env.worker("w0").extra_runs) == ["x-1"]
-    assert env.state.policies.second_runs_won == 1
+    assert env.state.task_policies.second_runs_won == 1
     env.heartbeat("w0")
     assert not env.worker("w0").extra_runs and not env.worker("w1").extra_runs
 
@@ -180,7 +180,7 @@ def test_the_second_worker_is_lost() -> None:
     env = straggling("w1")
     env.lose("w1")
     assert env.where("x-1") == "w0"
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
 
 
 def test_the_task_is_released() -> None:
@@ -188,7 +188,7 @@ def test_the_task_is_released() -> None:
     env.take()
     env.release("x-1")
     env.expect("w0: free-keys x-1", "w1: free-keys x-1")
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
 
 
 def test_a_restart() -> None:
@@ -196,7 +196,7 @@ def test_a_restart() -> None:
     env.take()
     env.feed(ReleaseAll())
     assert "w1: free-keys x-1" in env.take()
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
 
 
 def test_the_task_moves() -> None:
@@ -204,16 +204,16 @@ def test_the_task_moves() -> None:
     env.feed(RecallTask("x-1", "w1"))
     env.take()
     env.give_back("x-1")
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
 
 
 def test_a_second_run_that_secedes_or_reschedules_is_dropped() -> None:
     env = straggling("w1")
     env.feed(m.LongRunning(key="x-1", run_id=second(env), compute_duration=1.0), "w1")
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
     env = straggling("w1")
     env.feed(m.Reschedule(key="x-1"), "w1")
-    assert not env.state.policies.second_runs
+    assert not env.state.task_policies.second_runs
     assert env.where("x-1") == "w0"
 
 
@@ -222,7 +222,7 @@ def test_its_worker_keeps_the_inputs() -> None:
     env = Env()
     env.client("alice")
     env.join("w0", "w1", "w2")
-    env.state.policies.has_speculative = True
+    env.state.task_policies.has_speculative = True
     env.submit({"d": [], "x-0": []}, annotations={"d": AnnotationSet(workers=["w0"])})
     env.finish("d", "x-0", seconds=1.0)
     policy = AnnotationSet(policy=TaskPolicy(speculative=True))
@@ -282,4 +282,4 @@ def test_the_number_is_limited() -> None:
     env.take()
     env.tick()
     env.expect()
-    assert env.state.policies.second_run_count == 1
+    assert env.state.task_policies.second_run_count == 1
