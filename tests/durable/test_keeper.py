@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +20,21 @@ from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import (
     GIVE_UP,
     HANG_SECONDS,
     HEAD,
+    RELEASE,
     STANDBY,
     STANDBY_SOON,
     UPGRADED,
     Death,
+    Kept,
     Progress,
     Standby,
+    receive,
+    request_standby,
 )
 from paceline.scheduler.server.durable.preconditions import make_folder
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
@@ -161,6 +167,26 @@ def test_upgrade_ends_if_the_log_cannot_be_written(keeper: Keeper) -> None:
         keeper._handle_upgrade([], theirs)
     assert errors == ["the log cannot be written any more"]
     assert keeper._upgrade is keeper._standbys.upcoming is None
+
+
+def test_full_channel_loses_no_message_of_the_scheduler(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)  # as uvloop does
+    channel = KeeperChannel(theirs, Kept(), tmp_path)
+    messages = [HEAD.pack(RELEASE, number) for number in range(2_000)]
+    with ThreadPoolExecutor(1) as executor, ours, theirs:
+        received = executor.submit(lambda: [receive(ours)[0] for _ in messages])
+        for number in range(2_000):
+            channel.release(number)
+        assert received.result() == messages
+
+
+def test_full_channel_does_not_block_the_keeper() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for _ in range(2_000):
+            request_standby(ours)
+        assert theirs.recv(100) == STANDBY_SOON
 
 
 def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:

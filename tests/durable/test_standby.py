@@ -218,6 +218,19 @@ async def test_comm_has_the_descriptor_of_its_socket(scheduler: Scheduler) -> No
     await until(lambda: comm.fd == -1)
 
 
+async def test_comm_whose_release_fails_is_removed(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release(channel: KeeperChannel, number: int) -> None:
+        raise OSError("no buffer space")
+
+    monkeypatch.setattr(KeeperChannel, "release", release)
+    peer = await Peer.connect(scheduler)
+    assert len(scheduler.server.transport.comms) == 1
+    peer.writer.close()
+    await until(lambda: not scheduler.server.transport.comms)
+
+
 @pytest.mark.parametrize("unread", [b"", b"unread"])
 def test_standby_ends_with_its_keeper(unread: bytes) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

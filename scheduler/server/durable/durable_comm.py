@@ -91,10 +91,12 @@ class DurableComm(TcpComm):
             self._recorder.handling(previous)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._recorder.commit()  # what was handled precedes the end of the connection
-        self._recorder.closed(self.number)
-        self._keeper.release(self.number)
-        super().connection_lost(error)
+        try:
+            self._recorder.commit()  # what was handled precedes the end of the connection
+            self._recorder.closed(self.number)
+            self._keeper.release(self.number)
+        finally:
+            super().connection_lost(error)
 
     def collect(self, frames: Sequence[Buffer]) -> None:
         pieces = pack_frames(frames)

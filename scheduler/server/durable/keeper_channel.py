@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -82,9 +83,20 @@ class KeeperChannel:
         self._send(HEAD.pack(RELEASE, number))
 
     def _send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message. If the keeper has ended, which ``Durability`` handles, do nothing."""
+        """Send a message. If the keeper has ended, which ``Durability`` handles, do nothing.
+
+        uvloop makes the channel non-blocking. While it is full, wait for the keeper, which never
+        waits for this process.
+        """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self.channel, [message], fds)
+            while True:
+                try:
+                    socket.send_fds(self.channel, [message], fds)
+                    return
+                except BlockingIOError:
+                    writable = select.poll()
+                    writable.register(self.channel, select.POLLOUT)
+                    writable.poll()
 
     def listen(self, name: str, sockets: Sequence[socket.socket]) -> None:
         """Let the keeper hold the sockets that listen at ``name``."""

@@ -306,10 +306,10 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON) -> None:
-    """Request a standby from the scheduler process, unless that has ended."""
+    """Request a standby from the scheduler process, unless that has ended or has many requests."""
     if channel is not None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            channel.send(message)
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            channel.send(message, socket.MSG_DONTWAIT)
 
 
 @contextlib.contextmanager
