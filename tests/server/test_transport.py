@@ -192,6 +192,28 @@ async def test_every_interface_and_taken_ports(pair: Any) -> None:
         await transport.listen("tcp", "127.0.0.1", port)
 
 
+async def test_connection_that_cannot_be_opened_is_closed(caplog: Any) -> None:
+    taken: list[socket.socket] = []
+
+    def take(sock: socket.socket) -> None:
+        taken.append(sock)
+        if len(taken) == 1:
+            raise OSError("no buffer space")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        acceptor = SocketAcceptor(listening, take)
+        for _ in range(2):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+        async with asyncio.timeout(10):
+            while len(taken) < 2:
+                await asyncio.sleep(0.01)
+        acceptor.close()
+    assert [sock.fileno() == -1 for sock in taken] == [True, False]
+    assert "cannot be opened: no buffer space" in caplog.text
+    taken[1].close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="options of Linux")
 @pytest.mark.parametrize(
     ("timeout", "idle", "interval"), [(None, 10, 2), ("2 minutes", 30, 9), (1, 1, 1)]

@@ -62,7 +62,11 @@ class SocketAcceptor:
                 self._pause(error)
                 return
             sock.setblocking(False)
-            self._take(sock)
+            try:
+                self._take(sock)
+            except OSError as error:
+                sock.close()
+                logger.error("Closing a new connection, which cannot be opened: %s", error)
 
     def _pause(self, error: OSError) -> None:
         self._loop.remove_reader(self._sock)
