@@ -130,6 +130,34 @@ async def test_collected_messages_are_sent_in_one_write(pair: Any) -> None:
     writer.close()
 
 
+async def test_failing_write_closes_only_its_connection(pair: Any, caplog: Any) -> None:
+    _, sink, port = pair
+    peers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    await sink.until(lambda: len(sink.facts) == 2)
+    broken, other = sink.facts
+    connection: Any = broken
+    real = connection._transport
+
+    class Failing:
+        def write(self, data: Any) -> None:
+            raise RuntimeError("broken")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    connection._transport = Failing()
+    for comm in (broken, other):
+        comm.write([b"x"])
+    await sink.until(lambda: sink.has("closed", broken, "RuntimeError: broken"))
+    other.write([b"y"])
+    received = [asyncio.create_task(reader.read(25)) for reader, _ in peers]
+    done, _ = await asyncio.wait(received, timeout=10)
+    assert sorted(task.result()[-1:] for task in done) == [b"", b"x"]
+    assert "Cannot write to tcp://127.0.0.1:" in caplog.text
+    for _, writer in peers:
+        writer.close()
+
+
 async def test_an_invalid_prelude_closes_the_connection(pair: Any, caplog: Any) -> None:
     transport, sink, port = pair
     with caplog.at_level(logging.WARNING, "distributed.scheduler"):

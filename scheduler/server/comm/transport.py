@@ -241,10 +241,17 @@ class Transport:
         return self._backends(scheme)
 
     def flush(self) -> None:
-        """Write everything that was collected, in one write per peer."""
+        """Write everything that was collected, in one write per peer.
+
+        A comm that cannot be written is closed. The other ones are written.
+        """
         dirty, self._dirty = self._dirty, []
         for comm in dirty:
-            comm.flush()
+            try:
+                comm.flush()
+            except Exception as error:
+                logger.exception("Cannot write to %s", comm.facts.peer_address)
+                comm.abort(f"{type(error).__name__}: {error}")
 
     async def close_all(self, timeout: float) -> None:
         """Close all connections once written; abort them after `timeout` seconds."""
