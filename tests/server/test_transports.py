@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 import threading
@@ -153,6 +154,23 @@ async def test_web_socket_comm() -> None:
     await transport.close_all(1)
     with pytest.raises(OSError):
         await transport.connect("ws", "127.0.0.1", 1)
+
+
+async def test_reset_web_socket_is_not_logged_as_an_error(caplog: Any) -> None:
+    sink = Sink()
+    transport, port = await ws_transport(sink)
+    stranger = await websocket_connect(f"ws://127.0.0.1:{port}")
+    await sink.until(lambda: sink.facts)
+    (comm,) = sink.facts
+    stream: Any = stranger.protocol.stream  # type: ignore[union-attr]
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.close()
+    comm.write([b"x"] * 3)
+    comm.flush()  # before the event loop notices
+    await sink.until(lambda: sink.has("closed", comm))
+    await transport.close_all(1)
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

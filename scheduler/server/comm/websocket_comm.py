@@ -6,6 +6,7 @@ each in a binary web socket message.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -46,13 +47,19 @@ class WebSocketComm(AsyncComm):
 
     async def send(self, frames: Sequence[Buffer]) -> None:
         try:
-            self._socket.write_message(_COUNT.pack(len(frames)), binary=True)
+            self._send_frame(_COUNT.pack(len(frames)))
             for frame in frames:
-                written = self._socket.write_message(bytes(frame), binary=True)
+                written = self._send_frame(bytes(frame))
                 if self._stream.writing():
                     await written
         except (WebSocketClosedError, StreamClosedError) as error:
             raise ConnectionError(str(error) or "closed") from error
+
+    def _send_frame(self, data: bytes) -> asyncio.Future[None]:
+        """Write one frame. The result, which may be an error, need not be awaited."""
+        written: asyncio.Future[None] = self._socket.write_message(data, binary=True)
+        written.add_done_callback(_retrieve_error)
+        return written
 
     def end(self) -> None:
         self._socket.close()
@@ -104,3 +111,9 @@ class WebSocketComm(AsyncComm):
     def _complete(self) -> None:
         frames, self._frames = self._frames, []
         self.message_received(frames)
+
+
+def _retrieve_error(written: asyncio.Future[None]) -> None:
+    """Retrieve the error of a write, or else asyncio logs it. The stream reports it, too."""
+    if not written.cancelled():
+        written.exception()
