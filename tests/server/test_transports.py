@@ -18,6 +18,7 @@ import uvloop
 from distributed import Client, Worker
 from distributed.comm.inproc import global_manager
 from distributed.security import Security
+from paceline.scheduler.server.comm import websocket_comm
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Transport
 from paceline.scheduler.server.scheduler import Scheduler
@@ -110,6 +111,29 @@ async def test_several_at_once(tmp_path: Path) -> None:
             await client.wait_for_workers(2)
             values = await client.scatter(list(range(4)), broadcast=True, direct=False)
             assert await client.gather(values, direct=False) == [0, 1, 2, 3]
+
+
+async def test_more_than_peers_can_read_over_web_sockets(monkeypatch: Any) -> None:
+    """The task or request fails, and the connection stays."""
+    monkeypatch.setattr(websocket_comm, "SENT_FRAME_MAX_NBYTES", 2**20)
+    monkeypatch.delenv("PACELINE_CHECK_MESSAGES")  # counts the reply that is replaced by an error
+    async with (
+        Scheduler(
+            protocol=["tcp", "ws"], port=[0, 0], host="127.0.0.1", dashboard_address=":0"
+        ) as scheduler,
+        Worker(scheduler.contact_addresses[1]) as worker,
+        Client(scheduler.contact_addresses[0], asynchronous=True) as client,
+        Client(scheduler.contact_addresses[1], asynchronous=True) as ws_client,
+    ):
+        large, small = client.map(len, [bytes(2**21), b"x"])
+        with pytest.raises(ValueError, match="more than 1048576 over websockets"):
+            await large
+        assert await small == 1
+        result = ws_client.submit(bytes, 2**21)
+        with pytest.raises(ValueError, match="more than 1048576 over websockets"):
+            await ws_client.gather(result, direct=False)
+        assert await ws_client.submit(len, result) == 2**21
+        assert list(scheduler.server.state.workers) == [worker.address]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")

@@ -100,7 +100,11 @@ class Comm(ABC):
         self._reason = ""
 
     def write(self, frames: Sequence[Buffer]) -> None:
-        """Collect the frames of one message, which must not change, unless the comm is closed."""
+        """Collect the frames of one message, which must not change, unless the comm is closed.
+
+        Raises:
+            ValueError: the message is too large for this scheme.
+        """
         if self._closing:
             return
         self.collect(frames)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.protocol.compression import Buffer
+from paceline.protocol.framing import frame_nbytes
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError
 
@@ -22,8 +23,10 @@ from .transport import Transport
 _COUNT = struct.Struct("<Q")
 #: The largest frame that is read.
 FRAME_MAX_NBYTES = 2**30
-#: The largest frame that is accepted. Stock's workers cannot read frames of more than 100 MiB, the
-#: size of tornado's buffer, and would all be lost one after the other if they were sent one.
+#: The largest frame that is sent. Stock's peers cannot read frames of more than 100 MiB, the size
+#: of tornado's buffer. Workers would all be lost one after the other if they were sent one.
+SENT_FRAME_MAX_NBYTES = 99 * 2**20
+#: The largest frame that is accepted. What is sent because of it may be a little larger.
 ACCEPTED_FRAME_MAX_NBYTES = 96 * 2**20
 
 
@@ -44,6 +47,21 @@ class WebSocketComm(AsyncComm):
         self._missing = 0
         self._nbytes_in = 0
         self._limits = owner.handshake_limits or owner.limits
+
+    def collect(self, frames: Sequence[Buffer]) -> None:
+        """See ``Comm``.
+
+        Raises:
+            ValueError: a frame is larger than peers can read.
+        """
+        largest = max(map(frame_nbytes, frames), default=0)
+        if largest > SENT_FRAME_MAX_NBYTES:
+            raise ValueError(
+                f"a message has a frame of {largest} bytes. Workers and clients cannot read more "
+                f"than {SENT_FRAME_MAX_NBYTES} over websockets: use tcp://, or scatter large "
+                "arguments"
+            )
+        super().collect(frames)
 
     async def send(self, frames: Sequence[Buffer]) -> None:
         try:

@@ -16,6 +16,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.server_api import op_name
+from paceline.workers_compat.errors import error_payloads
 
 from .peer import EventHandler
 from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
@@ -123,22 +124,25 @@ class Stream(EventHandler, ABC):
     def _write(self, messages: list[Any], n_messages: int) -> None:
         """Write one batch, with which ``n_messages`` of the stream are written.
 
-        Leave out messages that cannot be encoded.
+        Leave out messages that cannot be encoded or are too large for the comm.
         """
         peer = self.peer
         if peer.closed or peer.connection.phase == "closed":
             return
         try:
             frames = peer.connection.send(messages)
-        except LocalProtocolError:
+            peer.comm.n_messages = n_messages
+            peer.comm.write(frames)
+        except (LocalProtocolError, ValueError) as error:
             if len(messages) > 1:
                 for message in messages:
                     self._write([message], n_messages)
             else:
-                logger.exception("Internal error: cannot send %r to %s", messages[0], self.name)
-        else:
-            peer.comm.n_messages = n_messages
-            peer.comm.write(frames)
+                self.not_sent(messages[0], error)
+
+    def not_sent(self, message: Any, error: Exception) -> None:
+        """Handle that a message was left out because of ``error``."""
+        logger.error("Cannot send %r to %s", message, self.name, exc_info=error)
 
     def close_when_written(self) -> None:
         """End the stream after the core has removed this peer.
@@ -342,6 +346,20 @@ class WorkerStream(Stream):
         for message in messages:
             if type(message) is m.LogEvent:
                 self._driver.feed(message, self.name)
+
+    def not_sent(self, message: Any, error: Exception) -> None:
+        """See ``Stream``. A task that cannot be sent fails."""
+        super().not_sent(message, error)
+        if type(message) is m.ComputeTask:
+            exception, _, text = error_payloads(error)
+            failed = m.TaskErred(
+                key=message.key,
+                stimulus_id=message.stimulus_id,
+                run_id=message.run_id,
+                exception=exception,
+                exception_text=text,
+            )
+            self.peer.server.loop.call_soon(self._driver.feed, failed, self.name)
 
     def paused(self) -> None:
         self._unread_timer.start()
