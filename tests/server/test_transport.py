@@ -13,6 +13,7 @@ from typing import Any
 import dask.config
 import pytest
 import uvloop
+from paceline.scheduler.server.comm import tcp
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.sockets import PeerFacts, set_socket_options
@@ -188,6 +189,31 @@ async def test_a_slow_reader_is_reported(pair: Any) -> None:
     await sink.until(lambda: sink.has("resumed", comm))
     sock.close()
     await sink.until(lambda: sink.has("closed", comm))
+
+
+@pytest.mark.parametrize(
+    "is_paused",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.skipif(sys.platform != "linux", reason="needs POLLRDHUP")
+        ),
+    ],
+)
+async def test_half_closed_peer_that_does_not_read_is_closed(
+    is_paused: bool, pair: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(tcp, "EOF_SECONDS", 0.01)
+    _, sink, port = pair
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        await sink.until(lambda: sink.facts)
+        (comm,) = sink.facts
+        comm.write([bytes(20 * 2**20)])
+        comm.flush()
+        if is_paused:
+            comm.pause_reading()
+        sock.shutdown(socket.SHUT_WR)
+        await sink.until(lambda: sink.has("closed", comm, "closed by peer"))
 
 
 async def test_reading_can_be_paused(pair: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import sys
 from collections.abc import Sequence
@@ -79,3 +80,12 @@ def socket_facts(peer: Any, local: Any, certificate: Any, scheme: str, outgoing:
         outgoing=outgoing,
         names=certificate_names(certificate) if scheme in ("tls", "wss") else (),
     )
+
+
+def is_half_closed(fd: int) -> bool:
+    """Return whether the peer of a connected socket sends no more data. False if unknown."""
+    if not hasattr(select, "POLLRDHUP"):  # other systems than Linux
+        return False
+    poller = select.poll()
+    poller.register(fd, select.POLLRDHUP)
+    return bool(poller.poll(0))

@@ -16,7 +16,14 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Allocator, FrameReader, Frames, pack_frames
 
 from .accepting import SocketAcceptor, SocketListener, in_tasks
-from .sockets import PeerFacts, bind_sockets, bound, set_socket_options, socket_facts
+from .sockets import (
+    PeerFacts,
+    bind_sockets,
+    bound,
+    is_half_closed,
+    set_socket_options,
+    socket_facts,
+)
 from .transport import (
     WRITE_HIGH_WATER_NBYTES,
     WRITE_LOW_WATER_NBYTES,
@@ -27,6 +34,8 @@ from .transport import (
 
 #: Writes up to this size are joined into one buffer; pieces of larger ones are written separately.
 JOIN_MAX_NBYTES = 128 * 2**10
+#: Time in which a peer that has closed its end may read what was written, seconds.
+EOF_SECONDS = 10.0
 
 
 class _Protocol(asyncio.BufferedProtocol):
@@ -52,6 +61,7 @@ class TcpComm(Comm):
         self._transport: Any = None  # while the connection is open
         self._out: list[Buffer] = []
         self._out_nbytes = 0
+        self._eof_timer: asyncio.TimerHandle | None = None  # while the peer reads slowly
 
     def protocol(self) -> asyncio.BufferedProtocol:
         """Return the protocol whose methods the event loop calls."""
@@ -94,18 +104,40 @@ class TcpComm(Comm):
                 self.events.frames_in(messages)
 
     def pause_writing(self) -> None:
+        self._set_eof_timer()
         self.events.paused()
 
     def resume_writing(self) -> None:
+        self._stop_eof_timer()
         self.events.resumed()
+
+    def _set_eof_timer(self) -> None:
+        """Check for the end of the peer later: ``eof_received`` waits while reading is paused."""
+        loop = asyncio.get_running_loop()
+        self._eof_timer = loop.call_later(EOF_SECONDS, self._check_eof)
+
+    def _stop_eof_timer(self) -> None:
+        if self._eof_timer is not None:
+            self._eof_timer.cancel()
+            self._eof_timer = None
+
+    def _check_eof(self) -> None:
+        if self._transport is not None and is_half_closed(self.fd):
+            self._reason = self._reason or "closed by peer"
+            self.close_now()
+        elif self._transport is not None:
+            self._set_eof_timer()
 
     def eof_received(self) -> bool:
         self._reason = self._reason or "closed by peer"
+        if self.unwritten_nbytes:
+            asyncio.get_running_loop().call_later(EOF_SECONDS, self.close_now)
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        self._stop_eof_timer()
         self._reader = FrameReader()  # release the frames of an incomplete message
         self._out.clear()
         self._out_nbytes = 0

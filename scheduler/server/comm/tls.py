@@ -85,10 +85,12 @@ class TlsComm(TcpComm):
             transport.abort()
 
     def pause_writing(self) -> None:
+        self._set_eof_timer()
         self._blocked = True
         self._update_slow()
 
     def resume_writing(self) -> None:
+        self._stop_eof_timer()
         self._blocked = False
         self._pump()
 
