@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class ProtocolError(Exception):
     """Base class of this package's exceptions."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer violated the protocol: close the connection and log it."""
+    """The peer violated the protocol: close the connection and log it.
+
+    Attributes:
+        messages: complete messages (lists of frames) that were read together with the invalid data
+            and precede it.
+    """
+
+    messages: Sequence[Any] = ()
 
 
 class LocalProtocolError(ProtocolError):

@@ -195,13 +195,17 @@ class FrameReader:
             The messages that are now complete.
 
         Raises:
-            RemoteProtocolError: the data is invalid or exceeds the limits.
+            RemoteProtocolError: the data is invalid or exceeds the limits; ``messages`` are
+                complete.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
+        messages: list[Frames] = []
         try:
-            return self._feed(data)
+            self._feed(data, messages)
+            return messages
         except RemoteProtocolError as error:
+            error.messages = messages
             self._error = str(error)
             self._rest = bytearray()
             self._frames = []
@@ -209,25 +213,25 @@ class FrameReader:
             self._large_nbytes = 0
             raise
 
-    def _feed(self, data: Buffer) -> list[Frames]:
+    def _feed(self, data: Buffer, messages: list[Frames]) -> None:
+        """Process `data`, and append the messages that are now complete to `messages`."""
         position = 0
         if self._large_nbytes:
             position = self._fill(data)
             if self._filled < self._large_nbytes:
-                return []
+                return
             self._frames.append(self._finish_large())
         elif self._rest:
             self._rest += data
             if len(self._rest) < self._need:
-                return []
+                return
             data = self._rest
             self._rest = bytearray()
-        messages: list[Frames] = []
         while True:
             lengths = self._lengths
             if lengths is None:
                 if position == len(data):
-                    return messages
+                    return
                 lengths = self._read_prelude(data, position)
                 if lengths is None:
                     break
@@ -244,7 +248,6 @@ class FrameReader:
                 break
         if not self._large_nbytes and position < len(data):
             self._rest = bytearray(memoryview(data)[position:])
-        return messages
 
     def _fill(self, data: Buffer) -> int:
         """Copy from `data` into the large frame. Return the number of bytes used."""

@@ -210,6 +210,12 @@ def test_invalid_preludes(data: bytes, word: str) -> None:
             reader.feed(SMALLEST)
 
 
+def test_messages_before_an_invalid_one_are_not_lost() -> None:
+    with pytest.raises(RemoteProtocolError, match="less than the lengths") as caught:
+        FrameReader().feed(b"".join(pack_frames([b"a", b"b"])) + SMALLEST + prelude(0, 0))
+    assert caught.value.messages == [[b"a", b"b"], *FrameReader().feed(SMALLEST)]
+
+
 def test_limits_can_be_raised_and_lowered() -> None:
     message = b"".join(pack_frames([b"abc"] * 5))
     assert FrameReader(Limits(max_frames=5)).feed(message)

@@ -13,6 +13,7 @@ from typing import Any
 import dask.config
 import pytest
 import uvloop
+from paceline.protocol.framing import pack_frames
 from paceline.scheduler.server.comm import tcp
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
 from paceline.scheduler.server.comm.backends import backends
@@ -169,6 +170,15 @@ async def test_an_invalid_prelude_closes_the_connection(pair: Any, caplog: Any) 
     assert "10000000 frames" in caplog.text
     assert "127.0.0.1" in caplog.text
     assert len(transport.comms) == 0
+
+
+async def test_messages_before_an_invalid_one_are_handled(pair: Any) -> None:
+    _, sink, port = pair
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"".join(pack_frames([b"a", b"b"])) + struct.pack("<QQ", 0, 0))
+    await sink.until(lambda: sink.has("closed"))
+    assert list(sink.messages.values()) == [[[b"a", b"b"]]]
+    writer.close()
 
 
 async def test_a_slow_reader_is_reported(pair: Any) -> None:

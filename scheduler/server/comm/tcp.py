@@ -98,7 +98,11 @@ class TcpComm(Comm):
         try:
             messages = read(*args)
         except RemoteProtocolError as error:
-            self.drop(f"malformed frame: {error}")
+            if error.messages:
+                self.events.frames_in(list(error.messages))
+                self.flush()
+            if not self._closing:
+                self.drop(f"malformed frame: {error}")
         else:
             if messages:
                 self.events.frames_in(messages)

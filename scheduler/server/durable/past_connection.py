@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.protocol import messages as m
+from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import HANDSHAKE_LIMITS, FrameReader
 from paceline.scheduler.core.stimuli import DataPlaced
 
@@ -112,6 +113,10 @@ class PastConnection:
         try:
             yield
         except Exception as error:
+            if isinstance(error, RemoteProtocolError):
+                with self._noting_faults():
+                    for frames in error.messages:
+                        self._receive_frames(frames)
             self.fault = f"{type(error).__name__}: {error}"
 
     def _receive_frames(self, frames: Frames) -> None:
