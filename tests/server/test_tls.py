@@ -173,6 +173,18 @@ async def test_refused_for_plain_tcp(authority: Authority, pair: Pair, caplog: A
     assert "it does not speak TLS" in line
 
 
+async def test_peer_that_closes_during_the_handshake(
+    authority: Authority, pair: Pair, caplog: Any
+) -> None:
+    async with listening(tls_of(authority, pair)) as (_, _sink, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        async with asyncio.timeout(10):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+    assert caplog.records[0].getMessage().endswith(": the peer closed the connection")
+
+
 async def test_refused_host_does_not_fill_the_log(
     authority: Authority, pair: Pair, caplog: Any
 ) -> None:

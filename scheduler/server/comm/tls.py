@@ -270,6 +270,8 @@ def why(error: OSError) -> str:
     """Return why a handshake failed, with OpenSSL's own text at the end."""
     name = getattr(error, "reason", None) or ""
     text = str(error) or type(error).__name__
+    if isinstance(error, ConnectionResetError) and not error.args:  # of the event loop
+        return CLOSED
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message or text}"
     if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
