@@ -91,6 +91,25 @@ def test_full_disk_falls_back_to_memory(tmp_path: Path, caplog: pytest.LogCaptur
     assert len(caplog.records) == 1 and "No space left" in caplog.text
 
 
+@pytest.mark.parametrize(("limit", "command"), [("AS", "ulimit -v"), ("FSIZE", "ulimit -f")])
+def test_files_are_smaller_below_a_limit_of_the_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str, command: str
+) -> None:
+    resource = pytest.importorskip("resource")
+    number = getattr(resource, f"RLIMIT_{limit}")
+    before = resource.getrlimit(number)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096 if limit == "AS" else 0
+    spool = Spool(0, str(tmp_path))
+    resource.setrlimit(number, (used + 512 * MB, before[1]))
+    try:
+        assert bytes(fill(spool.lane().allocate(MB), b"a" * MB)) == b"a" * MB
+        assert not caplog.records
+        assert spool.lane().allocate(600 * MB) is None
+    finally:
+        resource.setrlimit(number, before)
+    assert command in caplog.text and "temporary-directory" not in caplog.text
+
+
 def full(*args: object) -> int:
     raise OSError(28, "No space left on device")
 

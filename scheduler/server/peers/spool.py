@@ -31,6 +31,8 @@ logger = logging.getLogger("distributed.scheduler")
 TRIM_SECONDS = 0.02
 #: Size of a file. It is sparse: only what is used is on the disk.
 SEGMENT_NBYTES = 2**32
+#: Size of a file if a limit of the process (``ulimit -f`` or ``-v``) does not allow a larger one.
+SEGMENT_MIN_NBYTES = 2**26
 #: Disk space is reserved in steps of this size, when the bytes before them have arrived.
 RESERVE_NBYTES = 2**24
 #: If the disk is full, an incomplete frame up to this size is moved to memory; the connection of a
@@ -39,6 +41,13 @@ MOVED_MAX_NBYTES = 2**26
 #: A frame of at least this size, and all that follow it in its reply, go to a file of their own,
 #: because they are probably the shards of one value.
 FILE_FRAME_NBYTES = 2**26
+#: Error number -> what to do if a file cannot be used.
+ADVICE = {
+    errno.ENOSPC: "Set temporary-directory to a larger file system",
+    errno.EDQUOT: "Set temporary-directory to a larger file system",
+    errno.ENOMEM: "Raise the limit of the address space (ulimit -v)",
+    errno.EFBIG: "Raise the limit of the file size (ulimit -f)",
+}
 
 
 class Spool:
@@ -88,7 +97,10 @@ class Spool:
         Raises:
             OSError, ValueError, OverflowError: it cannot be created.
         """
-        segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
+        try:
+            segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
+        except (OSError, ValueError, OverflowError):
+            segment = _Segment(max(SEGMENT_MIN_NBYTES, nbytes), self._directory)
         if self._on_first_file is not None:
             self._on_first_file(self)
             self._on_first_file = None
@@ -98,10 +110,11 @@ class Spool:
     def use_memory(self, error: Exception) -> None:
         """Use memory instead of files from now on, because of ``error``."""
         if not self._broken:
+            advice = ADVICE.get(getattr(error, "errno", None) or 0)
             logger.warning(
-                "Cannot keep a large message in a temporary file: %s; keeping it in memory. "
-                "Set temporary-directory to a larger file system",
+                "Cannot keep a large message in a temporary file: %s; keeping it in memory%s",
                 error,
+                f". {advice}" if advice else "",
             )
         self._broken = True
 
