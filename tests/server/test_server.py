@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import time
@@ -17,6 +18,7 @@ from distributed.core import clean_exception
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.scheduler.server.cli import run_scheduler
 from paceline.scheduler.server.runtime.scheduler_file import SchedulerFile
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -297,12 +299,27 @@ async def test_scheduler_file_that_cannot_be_written(tmp_path: Path, caplog: Any
     with pytest.raises(FileNotFoundError):
         file.write({"address": "tcp://h:1"}, is_successor=False)
     file.write({"address": "tcp://h:1"}, is_successor=True)
-    assert f"The scheduler file {path} cannot be written: [Errno 2]" in caplog.text
+    assert f"cannot be written: [Errno 2] No such file or directory: '{path}'" in caplog.text
     path.parent.mkdir()
     file.write({"address": "tcp://h:1"}, is_successor=True)
     assert path.exists()
     file.remove()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("failing", ["json.dump", "os.replace"])
+def test_failed_write_of_the_scheduler_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "s.json"
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'") as raised:
+        SchedulerFile(str(path)).write({"address": "tcp://h:1"}, is_successor=False)
+    assert not list(tmp_path.iterdir())
+    assert "--host" not in run_scheduler.advice(raised.value, {"host": "127.0.0.1"})
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0, 60.0), ("0", 0.0), ("1 s", 1.0), (None, 60.0)])

@@ -21,8 +21,8 @@ class SchedulerFile:
     def write(self, identity: dict[str, Any], is_successor: bool) -> None:
         """Write what ``Scheduler.identity`` returns.
 
-        Raises OSError if that fails. If `is_successor`, the file of the previous scheduler process
-        has the same address, and the error is only logged.
+        Raises OSError with the name of the file if that fails. If `is_successor`, the file of the
+        previous scheduler process has the same address, and the error is only logged.
         """
         temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
@@ -30,16 +30,16 @@ class SchedulerFile:
                 json.dump(identity, file, indent=2)
             os.replace(temporary, self._path)  # in one step: other processes poll for it
         except OSError as error:
-            if not is_successor:
-                raise
-            logger.error(
-                "The scheduler file %s cannot be written: %s. Keeping the file of the previous "
-                "scheduler process, which has the same address",
-                self._path,
-                error,
-            )
             with contextlib.suppress(OSError):
                 os.remove(temporary)
+            named = OSError(error.errno, error.strerror, self._path)
+            if not is_successor:
+                raise named from error
+            logger.error(
+                "The scheduler file cannot be written: %s. Keeping the file of the previous "
+                "scheduler process, which has the same address",
+                named,
+            )
         atexit.register(self.remove)
 
     def remove(self) -> None:
