@@ -161,6 +161,23 @@ def test_no_template_in_a_process_with_threads(tmp_path):
     assert output == "None\n"
 
 
+def test_no_template_if_the_process_cannot_be_forked(tmp_path):
+    output, errors = run(
+        """
+        def fail():
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        before = os.listdir("/proc/self/fd")
+        os.fork = fail
+        print(Template.start(), os.listdir("/proc/self/fd") == before)
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert output == "None True\n"
+    assert "cannot fork this process: Resource temporarily unavailable" in errors
+
+
 def test_a_module_that_cannot_be_imported(tmp_path):
     _, errors = run(
         """

@@ -140,7 +140,7 @@ class Template:
 
     @classmethod
     def start(cls, fds: Sequence[int] = (), *, is_kept: bool = False) -> Template | None:
-        """Fork the template process. Return None if this process cannot be forked safely.
+        """Fork the template process. Return None if this process cannot be forked, or not safely.
 
         Args:
             fds: descriptors that the template closes.
@@ -158,7 +158,13 @@ class Template:
         sys.stderr.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's threads
-            pid = os.fork()
+            pid = _fork()
+        if pid < 0:
+            ours.close()
+            theirs.close()
+            text = "Child processes import modules again: cannot fork this process: %s"
+            logger.warning(text, os.strerror(-pid))
+            return None
         if pid:
             theirs.close()
             return cls(pid, ours)
