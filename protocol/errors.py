@@ -11,7 +11,9 @@ class ProtocolError(Exception):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer violated the protocol: close the connection and log it.
+    """A message cannot be received: close the connection and log it.
+
+    The peer violated the protocol, or this end has no memory or disk space for a large frame.
 
     Attributes:
         messages: complete messages (lists of frames) that were read together with the invalid data

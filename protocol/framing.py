@@ -338,9 +338,7 @@ class FrameReader:
             else:
                 self._large = memoryview(map_memory(nbytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"a message claims a frame of {nbytes} bytes, for which there is no memory: {error}"
-            ) from error
+            raise RemoteProtocolError(f"no memory for a frame of {nbytes} bytes") from error
         self._large_nbytes = nbytes
 
     def _finish_large(self) -> Buffer:

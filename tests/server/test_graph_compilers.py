@@ -378,7 +378,9 @@ async def test_chunks_of_a_dead_compiler_are_dropped(processes: ProcessGraphComp
 
 
 async def test_an_invalid_chunk_restarts_the_graph(
-    processes: ProcessGraphCompilers, monkeypatch: pytest.MonkeyPatch
+    processes: ProcessGraphCompilers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     n_chunks = 0
 
@@ -398,6 +400,7 @@ async def test_an_invalid_chunk_restarts_the_graph(
     assert kinds[:2] == [GraphChunk, GraphRestarted]
     assert sum(len(chunk.keys) for chunk in replies[2:-1]) == len(keys)
     assert kinds[-1] is GraphCommit
+    assert "Cannot read a message of the graph compiler" in caplog.text
 
 
 async def test_a_request_that_cannot_be_encoded_fails_alone(

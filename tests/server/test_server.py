@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import logging
+import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -234,6 +235,23 @@ async def test_invalid_bytes_close_the_connection(
             pass
     assert caplog.text.count("Dropping connection to") == 1
     assert await good.request({"op": "echo", "data": 1}) == 1
+
+
+async def test_frame_without_memory_is_no_error_of_the_peer(
+    scheduler: Scheduler, caplog: Any, monkeypatch: Any
+) -> None:
+    scheduler.server.request_state.gather_memory_nbytes = 2**40  # no temporary file
+    peer = await Peer.connect(scheduler)
+    assert await peer.request({"op": "echo", "data": 1}) == 1
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", fail)
+    peer.writer.write(struct.pack("<QQQ", 16, 1, 2**30) + bytes(8))
+    assert await peer.ended()
+    assert f": no memory for a frame of {2**30} bytes" in caplog.text
+    assert "malformed" not in caplog.text
 
 
 async def test_closing_notifies_workers(scheduler: Scheduler) -> None:

@@ -102,7 +102,7 @@ class TcpComm(Comm):
                 self.events.frames_in(list(error.messages))
                 self.flush()
             if not self._closing:
-                self.drop(f"malformed frame: {error}")
+                self.drop(str(error))
         else:
             if messages:
                 self.events.frames_in(messages)

@@ -186,9 +186,11 @@ class CompilerProcess(asyncio.Protocol):
         self.process.kill()
 
     def reject(self, error: RemoteProtocolError) -> None:
-        """Kill the process because of an invalid message, and drop later ones that refer to it."""
+        """Kill the process because of a message that cannot be read, and drop later ones."""
         logger.error(
-            "The graph compiler %d sent an invalid message; killing it: %s", self.process.pid, error
+            "Cannot read a message of the graph compiler %d: %s; killing it",
+            self.process.pid,
+            error,
         )
         self.waiting.clear()
         self.process.kill()
