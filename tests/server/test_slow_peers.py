@@ -282,3 +282,26 @@ async def test_results_wait_until_the_client_has_read_which_tasks_are_retried(
     stream.send([m.KeyInMemory(key="k", type="str")])
     assert len(stream._buffer) == 1
     assert [message.key for message in await peer.messages()] == ["k"]
+
+
+@pytest.mark.parametrize("failing", ["add", "take"])
+async def test_no_memory_for_messages_closes_only_that_connection(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: Any, failing: str
+) -> None:
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    slow, other = [await client(scheduler, name) for name in ("slow", "other")]
+    for peer in (slow, other):
+        peer.send([m.SubscribeTopic(topic="t")])
+    subscribers = scheduler.server.state.events.subscribers
+    await until(lambda: len(subscribers.get("t", ())) == 2)
+    monkeypatch.setattr(SlowClientBuffer, failing, fail)
+    stream: Any = scheduler.server.driver.client_streams["slow"]
+    stream.peer.pause_writing()
+    scheduler.log_event("t", 1)
+    assert [message.event[1] for message in await other.messages()] == [1]
+    stream.peer.resume_writing()
+    assert await slow.ended()
+    await until(lambda: "slow" not in scheduler.server.driver.client_streams)
+    assert "Internal error while writing to" in caplog.text and "MemoryError" in caplog.text

@@ -102,8 +102,12 @@ class Peer:
         except RemoteProtocolError as error:
             self.comm.drop(str(error))
         except Exception:
-            logger.exception("Internal error while reading from %s", self.address)
-            self.comm.abort("internal error")
+            self.failed("reading from")
+
+    def failed(self, activity: str) -> None:
+        """Close the connection because of the current exception, and log it."""
+        self.comm.abort("internal error")  # first: logging may fail without memory
+        logger.exception("Internal error while %s %s", activity, self.address)
 
     def become_stream(self, kind: Literal["worker", "client"], name: str) -> None:
         """Make the connection the stream of a worker or client, whose registration is accepted."""
@@ -182,7 +186,10 @@ class Peer:
         """See ``EventHandler``."""
         self.write_paused = False
         self._wake.set()
-        self.handler.resumed()
+        try:
+            self.handler.resumed()
+        except Exception:
+            self.failed("writing to")
 
     def connection_lost(self, reason: str) -> None:
         """Handle the end of the connection, and break the reference cycles of the peer."""

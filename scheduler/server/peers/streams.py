@@ -82,9 +82,15 @@ class Stream(EventHandler, ABC):
     def send(self, messages: list[Any]) -> None:
         """Send ``messages`` in order, or buffer them while the peer reads slowly.
 
-        Nothing is read from the peer while messages are buffered. The connection is dropped if the
-        buffer exceeds its limit.
+        Nothing is read from the peer while messages are buffered. The connection is closed if the
+        buffer exceeds its limit, or after an error such as MemoryError.
         """
+        try:
+            self._send(messages)
+        except Exception:
+            self.peer.failed("writing to")
+
+    def _send(self, messages: list[Any]) -> None:
         peer = self.peer
         if peer.closed or peer.connection.phase == "closed":
             return
