@@ -92,7 +92,7 @@ def test_cause_of_three_deaths(
 ) -> None:
     kept = Kept()
     for each in deaths:
-        kept.deaths.add(Death("", 0.0, *each))
+        kept.deaths.add(Death(1, 0.0, *each))
     channel = KeeperChannel(None, kept, tmp_path)  # type: ignore[arg-type]
     assert (channel.poisonous, channel.poisonous_stimulus) == (connection, stimulus)
 
@@ -103,7 +103,7 @@ def test_deaths_that_are_far_apart_have_other_causes(
 ) -> None:
     kept = Kept()
     for time_of_death in (0.0, 1.0, 1.0 + seconds):
-        kept.deaths.add(Death("", time_of_death, 1))
+        kept.deaths.add(Death(1, time_of_death, 1))
     assert KeeperChannel(None, kept, tmp_path).poisonous == connection  # type: ignore[arg-type]
 
 

@@ -28,8 +28,8 @@ from paceline.scheduler.server.durable.kept import (
     RELEASE,
     STANDBY,
     STANDBY_SOON,
-    UPGRADED,
     Death,
+    DeathKind,
     Kept,
     Progress,
     Standby,
@@ -217,7 +217,7 @@ def test_pause_of_all_processes_is_no_hang(
     if has_fallback:  # the process of another release hangs before it is ready
         limit = TAKEOVER_SECONDS
         keeper._standbys.fallback = Standby(socket.socket(), 1)
-        keeper._kept.deaths.add(Death(UPGRADED, 1e9, 0))
+        keeper._kept.deaths.add(Death(1, 1e9, kind=DeathKind.UPGRADED))
     else:
         keeper._was_ready = True
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as scheduler:

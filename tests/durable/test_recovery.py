@@ -62,7 +62,7 @@ async def succeeded(scheduler: Scheduler, folder: Path) -> AsyncIterator[Schedul
         assert scheduler.server.durability is not None
         kept = Kept()
         kept.progress.clock = scheduler.server.durability._keeper.kept.progress.clock
-        kept.deaths.add(Death("was killed", time.time(), 0))
+        kept.deaths.add(Death(-9, time.time()))
         keeper = KeeperChannel(theirs, kept, copy)
         async with Scheduler(
             host="127.0.0.1", dashboard_address=":0", keeper=keeper, compile_in_threads=True

@@ -22,9 +22,8 @@ from paceline.scheduler.server.comm.tcp import TcpComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.keeper_standbys import Standbys
 from paceline.scheduler.server.durable.kept import (
-    RENEWED,
-    UPGRADED,
     Death,
+    DeathKind,
     Deaths,
     Kept,
     Standby,
@@ -269,9 +268,9 @@ def test_output_that_the_socket_has_not_accepted(accepted: int, unsent: bytes, f
 
 def test_standby_is_woken_after_many_deaths(tmp_path: Path) -> None:
     kept = Kept()
-    for how in ("was killed by SIGKILL", UPGRADED, RENEWED, "was killed by SIGSEGV"):
+    for kind in (DeathKind.DIED, DeathKind.UPGRADED, DeathKind.RENEWED, DeathKind.DIED):
         for number in range(1_000):
-            kept.deaths.add(Death(how, 1e9 + number, number, 2**31 + number))
+            kept.deaths.add(Death(-9, 1e9 + number, number, 2**31 + number, kind))
     assert [death.connection for death in kept.deaths.last] == [997, 998, 999]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

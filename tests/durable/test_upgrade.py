@@ -321,7 +321,7 @@ def test_no_keeper(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keeper_format", "log_format", "text"),
     [
-        (kept.FORMAT + 1, log.FORMAT, "the keeper's messages have format 3, and this release"),
+        (kept.FORMAT + 1, log.FORMAT, "the keeper's messages have format 4, and this release"),
         (kept.FORMAT, log.FORMAT + 1, "the log has format 6, and this release knows format 5"),
     ],
 )

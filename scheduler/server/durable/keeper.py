@@ -36,7 +36,6 @@ from .kept import (
     GIVE_UP,
     HEAD,
     READY,
-    REPLACED,
     STANDBY,
     STANDBY_NOW,
     Death,
@@ -295,29 +294,30 @@ class Keeper:
 
     def _again(self, code: int) -> bool:
         """Return whether to start another scheduler process after one ended with ``code``."""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        upgrade = self._upgrade
-        if code and upgrade is not None and upgrade.is_switching:
-            how = self._switch(upgrade, how)
-        is_replaced = how in REPLACED
+        progress = self._kept.progress
+        death = Death(code, time.time(), progress.connection, progress.stimulus)
+        if code and self._upgrade is not None and self._upgrade.is_switching:
+            death = self._switch(self._upgrade, death)
+        is_replaced = death.is_replacement
         cannot_start = code > 0 and not (self._kept.deaths.last or self._was_ready or is_replaced)
         is_ending = self._is_ending and not is_replaced  # else its successor handles the signal
         if code == 0 or cannot_start or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             if code and self._has_given_up:
-                logger.error("The scheduler process %d, which was not durable, %s", self._pid, how)
+                logger.error(
+                    "The scheduler process %d, which was not durable, %s", self._pid, death.how
+                )
             return False
         self._failed_starts += not self._was_ready and not is_replaced
         if self._failed_starts >= STARTS_MAX:
-            logger.error("The scheduler process %d %s, again before it was ready", self._pid, how)
+            logger.error(
+                "The scheduler process %d %s, again before it was ready", self._pid, death.how
+            )
             self.exit_code = 1
             return False
-        progress = self._kept.progress
-        if is_replaced:  # it did not die of its input
-            progress.connection = progress.stimulus = 0
-        else:
-            logger.error("The scheduler process %d %s; starting another one", self._pid, how)
-        self._kept.deaths.add(Death(how, time.time(), progress.connection, progress.stimulus))
+        if not is_replaced:
+            logger.error("The scheduler process %d %s; starting another one", self._pid, death.how)
+        self._kept.deaths.add(death)
         progress.connection = progress.stimulus = 0
         progress.alive()  # the next one has the same time
         return True
@@ -392,14 +392,15 @@ class Keeper:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def _switch(self, upgrade: Upgrade, how: str) -> str:
-        """Choose the standby to wake after a process ended, and return how that is called."""
+    def _switch(self, upgrade: Upgrade, death: Death) -> Death:
+        """Choose the standby to wake after a process ended, and return what that was."""
         if upgrade.has_switched:
-            self._fall_back(how)
-            return how
+            self._fall_back(death.how)
+            return death
         upgrade.has_switched = True
         self._standbys.set_fallback(upgrade.standby)
-        return upgrade.how
+        # it did not die of its input
+        return death._replace(connection=0, stimulus=0, kind=upgrade.kind)
 
     def _fall_back(self, how: str) -> bool:
         """Let the standby of the old release be woken. Return whether there is one."""

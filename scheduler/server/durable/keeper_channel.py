@@ -201,4 +201,4 @@ class KeeperChannel:
             and len(causes) == 1
             and all(later.time - earlier.time < seconds_max for earlier, later in pairwise(last))
         )
-        return last[-1] if is_repeated else Death("", 0.0, 0)
+        return last[-1] if is_repeated else Death(0, 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.protocol.framing import SCRATCH_NBYTES
 
-from .kept import FORMAT, Death, Deaths, Kept, KeptMemory, Progress, Standby
+from .kept import FORMAT, Death, DeathKind, Deaths, Kept, KeptMemory, Progress, Standby
 
 
 @dataclass
@@ -84,7 +84,7 @@ class KeeperState:
             file.seek(0)
             saved = json.load(file)
         deaths = Deaths(**saved["deaths"])
-        deaths.last = [Death(*death) for death in saved["deaths"]["last"]]
+        deaths.last = [_loaded_death(*death) for death in saved["deaths"]["last"]]
         kept = Kept(
             {number: _private(fd) for number, fd in saved["connections"]},
             {name: [_private(fd) for fd in fds] for name, fds in saved["listening"].items()},
@@ -108,6 +108,10 @@ class KeeperState:
             from_release=saved["from_release"],
             caller=None if saved["caller"] is None else _socket(saved["caller"]),
         )
+
+
+def _loaded_death(code: int, seconds: float, connection: int, stimulus: int, kind: str) -> Death:
+    return Death(code, seconds, connection, stimulus, DeathKind(kind))
 
 
 def _saved_standby(standby: Standby | None) -> Any:

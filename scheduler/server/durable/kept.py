@@ -7,11 +7,13 @@ import logging
 import mmap
 import os
 import pickle
+import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.protocol.framing import SCRATCH_NBYTES
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("distributed.scheduler")
 
 #: Version of these messages and of the state that a keeper passes to another release.
-FORMAT: Final = 2
+FORMAT: Final = 3
 #: A message to the keeper begins with its kind and a number.
 HEAD: Final = struct.Struct("<cI")
 #: Hold a connection, release it; hold listening sockets, under the name that follows.
@@ -38,10 +40,6 @@ WAKE_SOCKETS_MAX: Final = 250
 #: Largest other message, and the number of sockets in it.
 MESSAGE_NBYTES: Final = 4096
 MESSAGE_SOCKETS_MAX: Final = 64
-#: How a scheduler process ended that was replaced on purpose, the second by its own release.
-UPGRADED: Final = "was replaced by another release"
-RENEWED: Final = "was replaced by a new process"
-REPLACED: Final = (UPGRADED, RENEWED)
 #: Deaths in a row while input of the same connection was handled, after which it is closed.
 DEATHS_MAX: Final = 3
 #: Longest time between two deaths of the same cause, in addition to ``hang_seconds``, seconds.
@@ -56,20 +54,46 @@ def hang_seconds() -> float:
     return HANG_SECONDS if seconds is None else seconds
 
 
+class DeathKind(StrEnum):
+    """Why a scheduler process ended."""
+
+    #: Of itself, or it was killed.
+    DIED = "died"
+    #: It was replaced on purpose, by another release or by its own.
+    UPGRADED = "was replaced by another release"
+    RENEWED = "was replaced by a new process"
+
+
 class Death(NamedTuple):
     """The end of a scheduler process.
 
     Attributes:
-        how: the way it ended, as text.
+        code: its exit code, or the number of the signal that killed it, negative.
         time: seconds since the epoch.
         connection: number of the connection whose input it was handling, or 0.
         stimulus: digest of the stimulus of the server that it was handling, or 0.
+        kind: why it ended.
     """
 
-    how: str
+    code: int
     time: float
-    connection: int
+    connection: int = 0
     stimulus: int = 0
+    kind: DeathKind = DeathKind.DIED
+
+    @property
+    def is_replacement(self) -> bool:
+        """Return whether the process was replaced on purpose."""
+        return self.kind is not DeathKind.DIED
+
+    @property
+    def how(self) -> str:
+        """The way the process ended, as text."""
+        if self.is_replacement:
+            return self.kind.value
+        if self.code < 0:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        return f"ended with {self.code}"
 
 
 @dataclass
@@ -91,8 +115,8 @@ class Deaths:
     def add(self, death: Death) -> None:
         """Count a death. Forget the oldest one if there are more than ``DEATHS_MAX``."""
         self.last = [*self.last, death][-DEATHS_MAX:]
-        if death.how in REPLACED:
-            self.n_upgrades += death.how == UPGRADED
+        if death.is_replacement:
+            self.n_upgrades += death.kind is DeathKind.UPGRADED
             self.n_predecessors = 0
         else:
             self.n_restarts += 1

@@ -31,8 +31,7 @@ from . import control
 from .kept import (
     FORMAT,
     MESSAGE_NBYTES,
-    RENEWED,
-    UPGRADED,
+    DeathKind,
     Kept,
     SnapshotReply,
     SnapshotRequest,
@@ -238,10 +237,11 @@ class Upgrade:
         return True
 
     @property
-    def how(self) -> str:
-        """How the scheduler process ends that is replaced."""
+    def kind(self) -> DeathKind:
+        """The kind of the death of the scheduler process that is replaced."""
         assert self.standby is not None
-        return RENEWED if self.standby.release == self.from_release else UPGRADED
+        is_same = self.standby.release == self.from_release
+        return DeathKind.RENEWED if is_same else DeathKind.UPGRADED
 
     def _shown(self) -> str:
         """Return the last lines that the other release has written."""
