@@ -15,8 +15,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphDropped
 from paceline.scheduler.server.comm.sockets import PeerFacts
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import Death, Kept
+from paceline.scheduler.server.durable.deaths import Death, Deaths
 from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.peers.connections import Connections
 
@@ -88,23 +87,20 @@ async def test_connection_is_noted_again_after_a_nested_reply(scheduler: Schedul
     ],
 )
 def test_cause_of_three_deaths(
-    deaths: list[tuple[int, int]], connection: int, stimulus: int, tmp_path: Path
+    deaths: list[tuple[int, int]], connection: int, stimulus: int
 ) -> None:
-    kept = Kept()
+    found = Deaths()
     for each in deaths:
-        kept.deaths.add(Death(1, 0.0, *each))
-    channel = KeeperChannel(None, kept, tmp_path)  # type: ignore[arg-type]
-    assert (channel.poisonous, channel.poisonous_stimulus) == (connection, stimulus)
+        found.add(Death(1, 0.0, *each))
+    assert (found.poisonous_connection, found.poisonous_stimulus) == (connection, stimulus)
 
 
 @pytest.mark.parametrize(("seconds", "connection"), [(350.0, 1), (370.0, 0)])
-def test_deaths_that_are_far_apart_have_other_causes(
-    seconds: float, connection: int, tmp_path: Path
-) -> None:
-    kept = Kept()
+def test_deaths_that_are_far_apart_have_other_causes(seconds: float, connection: int) -> None:
+    deaths = Deaths()
     for time_of_death in (0.0, 1.0, 1.0 + seconds):
-        kept.deaths.add(Death(1, time_of_death, 1))
-    assert KeeperChannel(None, kept, tmp_path).poisonous == connection  # type: ignore[arg-type]
+        deaths.add(Death(1, time_of_death, 1))
+    assert deaths.poisonous_connection == connection
 
 
 @pytest.mark.integration

@@ -19,24 +19,22 @@ import pytest
 from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable import keeper as keeper_module
+from paceline.scheduler.server.durable.deaths import Death, DeathKind
 from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import (
+from paceline.scheduler.server.durable.keeper_standbys import Standby
+from paceline.scheduler.server.durable.kept import Kept
+from paceline.scheduler.server.durable.messages import (
     GIVE_UP,
-    HANG_SECONDS,
     HEAD,
     RELEASE,
     STANDBY,
     STANDBY_SOON,
-    Death,
-    DeathKind,
-    Kept,
-    Progress,
-    Standby,
     receive,
     request_standby,
 )
 from paceline.scheduler.server.durable.preconditions import make_folder
+from paceline.scheduler.server.durable.progress import HANG_SECONDS, Progress
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 from paceline.scheduler.server.durable.upgrade import Upgrade, UpgradeError
 

@@ -12,7 +12,6 @@ import pytest
 from paceline.scheduler.core.stimuli import Stimulus, Tick
 from paceline.scheduler.server.durable import log as log_module
 from paceline.scheduler.server.durable import recorder as r
-from paceline.scheduler.server.durable.kept import Progress
 from paceline.scheduler.server.durable.log import (
     Log,
     LogSegment,
@@ -20,6 +19,7 @@ from paceline.scheduler.server.durable.log import (
     RecoveryError,
     remove_segments,
 )
+from paceline.scheduler.server.durable.progress import Progress
 
 SEGMENT_NBYTES = 4096
 

@@ -24,10 +24,12 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.sockets import PeerFacts
+from paceline.scheduler.server.durable.deaths import Death
 from paceline.scheduler.server.durable.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import Death, Kept, receive
+from paceline.scheduler.server.durable.kept import Kept
 from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.messages import receive
 from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.durable.recorder import CLOSED
 from paceline.scheduler.server.durable.replay import Replay

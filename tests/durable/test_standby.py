@@ -19,16 +19,12 @@ from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.comm.tcp import TcpComm
+from paceline.scheduler.server.durable.deaths import Death, DeathKind, Deaths
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.keeper_standbys import Standbys
-from paceline.scheduler.server.durable.kept import (
-    Death,
-    DeathKind,
-    Deaths,
-    Kept,
-    Standby,
-)
+from paceline.scheduler.server.durable.keeper_standbys import Standby, Standbys
+from paceline.scheduler.server.durable.kept import Kept
 from paceline.scheduler.server.durable.log import Log, remove_segments
+from paceline.scheduler.server.durable.messages import greeting
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.standby import begin, capture
@@ -303,7 +299,7 @@ def test_standby_of_another_release_gets_no_template(
         child: Any = channel.template.spawn("module", [])
         assert child is None or child.pid == 1234
         channel.template.stop()
-        next_sock.send(Standby.greeting(release))
+        next_sock.send(greeting(release))
         next_sock.close()
 
     with own_end, template, template_end, ThreadPoolExecutor(1) as executor:

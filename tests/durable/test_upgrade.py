@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli.main import main
-from paceline.scheduler.server.durable import control, kept, log, new_release, snapshot
+from paceline.scheduler.server.durable import control, kept, log, messages, new_release, snapshot
 from paceline.scheduler.server.durable.upgrade import UpgradeError
 
 from benchmarks.chaos.workloads import WORKLOADS
@@ -321,8 +321,8 @@ def test_no_keeper(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keeper_format", "log_format", "text"),
     [
-        (kept.FORMAT + 1, log.FORMAT, "the keeper's messages have format 4, and this release"),
-        (kept.FORMAT, log.FORMAT + 1, "the log has format 6, and this release knows format 5"),
+        (messages.FORMAT + 1, log.FORMAT, "the keeper's messages have format 4, and this release"),
+        (messages.FORMAT, log.FORMAT + 1, "the log has format 6, and this release knows format 5"),
     ],
 )
 def test_other_formats_are_refused(

@@ -18,8 +18,8 @@ from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.durable import log as log_module
 from paceline.scheduler.server.durable import snapshot
-from paceline.scheduler.server.durable.kept import Progress
 from paceline.scheduler.server.durable.log import Log, Position, remove_segments
+from paceline.scheduler.server.durable.progress import Progress
 from paceline.scheduler.server.durable.recorder import LogRecorder
 from paceline.scheduler.server.durable.replay import Past, Replay, RunStart
 

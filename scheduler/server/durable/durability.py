@@ -23,8 +23,8 @@ from paceline.workers_compat.config import config as dask_config
 from . import standby
 from .adoption import Adoption
 from .durable_comm import DurableBackend, DurableComm
-from .kept import STANDBY_NOW
 from .log import Log, RecoveryError
+from .messages import STANDBY_NOW
 from .past_connection import NOT_KEPT
 from .reconcile import reconcile
 from .recorder import START, LogRecorder, dump
@@ -101,7 +101,7 @@ class Durability:
         self._log = Log(keeper.folder, keeper.position)
         self.recorder = LogRecorder(self._log, keeper.kept.progress)
         self.recorder.on_failure = self._give_up
-        self.recorder.poisonous_stimulus = keeper.poisonous_stimulus
+        self.recorder.poisonous_stimulus = keeper.kept.deaths.poisonous_stimulus
         self.recorder.on_set_aside = self._set_aside_stimulus
         self._sockets = {
             number: socket.socket(fileno=fd) for number, fd in keeper.kept.connections.items()
@@ -217,7 +217,7 @@ class Durability:
             await asyncio.sleep(ALIVE_SECONDS)
 
     def _adopt(self, server: ServerApi, past: Past, known: PastConnection) -> Adoption:
-        if known.number == self._keeper.poisonous:
+        if known.number == self._keeper.kept.deaths.poisonous_connection:
             self._set_aside(known)
         comm = DurableComm(server.transport, self.recorder, self._keeper, known)
         return Adoption(server, past, known, comm)

@@ -28,25 +28,15 @@ from paceline.scheduler.server.runtime.template import Template
 from setproctitle import setproctitle
 
 from . import control
+from .deaths import DEATHS_MAX, Death
 from .keeper_channel import KeeperChannel
-from .keeper_standbys import Standbys
+from .keeper_standbys import Standbys, logging_errors
 from .keeper_state import KeeperState
-from .kept import (
-    DEATHS_MAX,
-    GIVE_UP,
-    HEAD,
-    READY,
-    STANDBY,
-    STANDBY_NOW,
-    Death,
-    Kept,
-    hang_seconds,
-    logging_errors,
-    receive,
-    request_standby,
-)
+from .kept import Kept
 from .log import remove_segments
+from .messages import GIVE_UP, HEAD, READY, STANDBY, STANDBY_NOW, receive, request_standby
 from .preconditions import DurableError, lock, make_folder
+from .progress import hang_seconds
 from .upgrade import Upgrade, UpgradeError, needs_renewal, remove_snapshot
 
 logger = logging.getLogger("distributed.scheduler")
@@ -211,7 +201,7 @@ class Keeper:
             channel: its end of the channel.
             template: starts its child processes.
         """
-        while not (pid := self._standbys.wake(channel, template, self._upgrade)):
+        while not (pid := self._standbys.wake(channel, template, self._upgrade_segment)):
             if not self._fall_back("does not answer"):
                 return False
         self._pid = pid
@@ -237,7 +227,7 @@ class Keeper:
                     ready.append(process)
                 if process in ready:  # and its last message has been handled
                     return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-                self._standbys.handle(ready, channel, self._upgrade)
+                self._standbys.handle(ready, channel, self._upgrade_segment)
                 self._handle_upgrade(ready, channel)
                 if not ready:
                     self._check_progress()
@@ -360,6 +350,11 @@ class Keeper:
         except UpgradeError as error:
             self._upgrade = None
             upgrade.failed(str(error))
+
+    @property
+    def _upgrade_segment(self) -> int | None:
+        """The first segment of the log that an upgrade needs, or None."""
+        return self._upgrade.segment if self._upgrade is not None else None
 
     def _obstacle(self) -> str:
         """Return why no upgrade can begin, or ""."""

@@ -8,15 +8,14 @@ import pickle
 import select
 import socket
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.runtime.template import Template
 
-from .kept import (
-    DEATH_SECONDS,
-    DEATHS_MAX,
+from .kept import Kept
+from .log import Position
+from .messages import (
     GIVE_UP,
     HEAD,
     KEEP,
@@ -26,12 +25,8 @@ from .kept import (
     STANDBY,
     WAKE_NBYTES,
     WAKE_SOCKETS_MAX,
-    Death,
-    Kept,
     SnapshotRequest,
-    hang_seconds,
 )
-from .log import Position
 
 if TYPE_CHECKING:
     from .replay import Past
@@ -174,31 +169,3 @@ class KeeperChannel:
         self.channel.close()
         for fd in self.kept.fds:
             os.close(fd)
-
-    @property
-    def poisonous(self) -> int:
-        """The number of the connection whose input has ended ``DEATHS_MAX`` processes, or 0."""
-        return self._cause.connection
-
-    @property
-    def poisonous_stimulus(self) -> int:
-        """The digest of the stimulus without a connection that has ended them, or 0."""
-        return 0 if self._cause.connection else self._cause.stimulus
-
-    @property
-    def _cause(self) -> Death:
-        """The last death, if it had the same cause as ``DEATHS_MAX`` - 1 shortly before it.
-
-        A successor handles the input of the dead process at once. So deaths that are further apart
-        have other causes, even if the same busy client was served each time.
-        """
-        last = self.kept.deaths.last
-        connections = {death.connection for death in last}
-        causes = connections if connections != {0} else {death.stimulus for death in last}
-        seconds_max = hang_seconds() + DEATH_SECONDS
-        is_repeated = (
-            len(last) == DEATHS_MAX
-            and len(causes) == 1
-            and all(later.time - earlier.time < seconds_max for earlier, later in pairwise(last))
-        )
-        return last[-1] if is_repeated else Death(0, 0.0)

@@ -7,24 +7,50 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.runtime import build
 
-from .kept import Kept, Standby, logging_errors, receive, request_standby
+from .kept import Kept
 from .log import remove_segments
+from .messages import parse_greeting, receive, request_standby
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.template import Template
-
-    from .upgrade import Upgrade
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: Time within which a standby must be ready, and have left another one when it was woken, seconds.
 WAKE_SECONDS = 5.0
+
+
+@dataclass
+class Standby:
+    """A standby as the keeper knows it.
+
+    Attributes:
+        sock: socket to it.
+        segment: the first segment of the log that it needs.
+        pid: its process id, once it is ready.
+        release: its version of paceline, once it is ready.
+    """
+
+    sock: socket.socket
+    segment: int
+    pid: int = 0
+    release: str = ""
+
+    def greeted(self, message: bytes) -> None:
+        """Store what the standby has sent when it was ready."""
+        self.pid, self.release = parse_greeting(message)
+
+    def end(self) -> None:
+        """Close the socket; the process then exits."""
+        self.sock.close()
 
 
 class Standbys:
@@ -93,14 +119,14 @@ class Standbys:
             self.fallback = None
 
     def handle(
-        self, ready: list[Any], channel: socket.socket | None, upgrade: Upgrade | None
+        self, ready: list[Any], channel: socket.socket | None, upgrade_segment: int | None
     ) -> None:
         """Replace the standby by the next one when that is ready. Report if it has ended.
 
         Args:
             ready: the sockets that are ready.
             channel: to the scheduler process, which another standby is requested from.
-            upgrade: the present one, whose segments of the log are not removed.
+            upgrade_segment: the first segment of the log that an upgrade needs, or None.
         """
         upcoming = self.upcoming
         if upcoming is not None and upcoming.sock in ready:
@@ -112,7 +138,7 @@ class Standbys:
                     self.current.end()
                 self.current = upcoming
                 self.is_trimmed = upcoming.segment > 1
-                self.remove_segments(upcoming.segment, upgrade)
+                self.remove_segments(upcoming.segment, upgrade_segment)
             else:
                 upcoming.end()
                 request_standby(channel)
@@ -122,31 +148,31 @@ class Standbys:
             self.current = None
             request_standby(channel)
 
-    def remove_segments(self, before: int, upgrade: Upgrade | None) -> None:
+    def remove_segments(self, before: int, upgrade_segment: int | None) -> None:
         """Remove the segments of the log that no standby needs."""
         needed = [before]
         if self.fallback is not None:
             needed.append(self.fallback.segment)
-        if upgrade is not None and upgrade.segment is not None:
-            needed.append(upgrade.segment)
+        if upgrade_segment is not None:
+            needed.append(upgrade_segment)
         with logging_errors():
             remove_segments(self._folder, min(needed))
 
     def wake(
-        self, channel: socket.socket, template: Template | None, upgrade: Upgrade | None
+        self, channel: socket.socket, template: Template | None, upgrade_segment: int | None
     ) -> int:
         """Let a standby become the scheduler process. Return its process id, 0 if none answers.
 
         Args:
             channel: its end of the channel.
             template: starts its child processes.
-            upgrade: as in ``handle``.
+            upgrade_segment: as in ``handle``.
         """
         while self.current is not None or self.upcoming is not None:
             upcoming = self.upcoming
             if self.current is None and upcoming is not None:
                 if wait([upcoming.sock], WAKE_SECONDS):
-                    self.handle([upcoming.sock], None, upgrade)
+                    self.handle([upcoming.sock], None, upgrade_segment)
                 else:
                     upcoming.end()
                     self.upcoming = None
@@ -188,3 +214,12 @@ class Standbys:
         following.greeted(data)
         self.current, self.upcoming = (following, None) if data else (None, following)
         return True
+
+
+@contextlib.contextmanager
+def logging_errors() -> Iterator[None]:
+    """Log errors of the system instead of raising them: if the keeper ends, the cluster does."""
+    try:
+        yield
+    except OSError as error:
+        logger.error("The keeper continues after an error: %s", error)

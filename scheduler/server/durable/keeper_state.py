@@ -10,7 +10,11 @@ from typing import Any
 
 from paceline.protocol.framing import SCRATCH_NBYTES
 
-from .kept import FORMAT, Death, DeathKind, Deaths, Kept, KeptMemory, Progress, Standby
+from .deaths import Death, DeathKind, Deaths
+from .keeper_standbys import Standby
+from .kept import Kept
+from .messages import FORMAT
+from .progress import KeptMemory, Progress
 
 
 @dataclass

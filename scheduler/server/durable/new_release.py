@@ -15,9 +15,11 @@ from paceline.workers_compat.security import shared_secret
 
 from . import snapshot, standby
 from .keeper_channel import KeeperChannel
-from .kept import FORMAT, Kept, KeptMemory, Progress, receive
+from .kept import Kept
 from .log import FORMAT as LOG_FORMAT
 from .log import Position
+from .messages import FORMAT, receive
+from .progress import KeptMemory, Progress
 from .replay import Past
 from .upgrade import VARIABLE, UpgradeError
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.server.comm.sockets import PeerFacts
 
-    from .kept import Progress
     from .log import Log
+    from .progress import Progress
 
 logger = logging.getLogger("distributed.scheduler")
 

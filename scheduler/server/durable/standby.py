@@ -31,9 +31,9 @@ from setproctitle import setproctitle
 from . import snapshot
 from .durable_comm import DurableComm
 from .keeper_channel import KeeperChannel
-from .kept import SnapshotReply, Standby
 from .log import FORMAT as LOG_FORMAT
 from .log import Position
+from .messages import SnapshotReply, greeting
 from .recorder import LogRecorder, dump
 from .replay import Past, RunStart
 
@@ -166,7 +166,7 @@ def wait(
 
     while True:
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended
-            sock.send(Standby.greeting(build.description()))
+            sock.send(greeting(build.description()))
         found = keeper.receive_successor(sock, write_snapshot)
         if found is None:
             os._exit(0)

@@ -28,16 +28,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from . import control
-from .kept import (
-    FORMAT,
-    MESSAGE_NBYTES,
-    DeathKind,
-    Kept,
-    SnapshotReply,
-    SnapshotRequest,
-    Standby,
-    receive,
-)
+from .deaths import DeathKind
+from .keeper_standbys import Standby
+from .kept import Kept
+from .messages import FORMAT, MESSAGE_NBYTES, SnapshotReply, SnapshotRequest, receive
 
 if TYPE_CHECKING:
     from .keeper_state import KeeperState
