@@ -11,8 +11,8 @@ import dask.config
 import distributed  # noqa: F401  (its defaults join dask's configuration when it is imported)
 from dask.utils import format_bytes
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.server.durable.channel.progress import HANG_SECONDS
 from paceline.scheduler.server.durable.durability import STANDBY_TURNS
-from paceline.scheduler.server.durable.progress import HANG_SECONDS
 from paceline.scheduler.server.http.start import JUPYTER_BODY_NBYTES
 from paceline.scheduler.server.peers.slow_peers import UNREAD_SECONDS
 from paceline.scheduler.server.requests.dump import DUMP_SECONDS

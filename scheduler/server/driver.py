@@ -17,13 +17,13 @@ from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.durable.recorder import Recorder
+from paceline.scheduler.server.durable.log.recorder import Recorder
 from paceline.scheduler.server.runtime.clock import SteadyClock
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
     from paceline.scheduler.core.turn_observer import TurnObserver
-    from paceline.scheduler.server.durable.replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import Past
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
     from .driver_ports import ClientStreamPort, CorePort, StreamPort

@@ -22,8 +22,8 @@ from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
 from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.durability import Durability
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 from paceline.scheduler.server.http.dashboard import Dashboard
 from paceline.scheduler.server.http.jupyter import serve_jupyter

@@ -15,7 +15,7 @@ from paceline.scheduler.core import instructions
 from paceline.scheduler.core.stimuli import ErrorMatched
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
-from paceline.scheduler.server.durable.recorder import Recorder
+from paceline.scheduler.server.durable.log.recorder import Recorder
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.outgoing_rpc import OutgoingRpc
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
     from paceline.scheduler.server.comm.transport import Transport
     from paceline.scheduler.server.compilers.pool import GraphCompilers
-    from paceline.scheduler.server.durable.recorder import Recorder
+    from paceline.scheduler.server.durable.log.recorder import Recorder
     from paceline.scheduler.server.runtime.measures import Measures
     from paceline.workers_compat.facade.plugins import Plugins
     from paceline.workers_compat.security.shared_secret import Secret

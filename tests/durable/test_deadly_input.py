@@ -15,8 +15,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphDropped
 from paceline.scheduler.server.comm.sockets import PeerFacts
-from paceline.scheduler.server.durable.deaths import Death, Deaths
-from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.channel.deaths import Death, Deaths
+from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.deadly_plugin import DiesOf

@@ -146,8 +146,8 @@ def test_missing_log_is_not_continued(
 #: A preload with which the scheduler process fails once at each of four moments.
 FAILS_EARLY = """
 import os, pathlib, signal
-from paceline.scheduler.server.durable.adoption import Adoption
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.recovery.adoption import Adoption
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 from paceline.scheduler.server.server import Server
 def fail(moment):
     order = pathlib.Path(__file__).with_name(moment)

@@ -18,13 +18,9 @@ from typing import Any
 import pytest
 from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
-from paceline.scheduler.server.durable import keeper as keeper_module
-from paceline.scheduler.server.durable.deaths import Death, DeathKind
-from paceline.scheduler.server.durable.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.keeper_standbys import Standby
-from paceline.scheduler.server.durable.kept import Kept
-from paceline.scheduler.server.durable.messages import (
+from paceline.scheduler.server.durable.channel.deaths import Death, DeathKind
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.messages import (
     GIVE_UP,
     HEAD,
     RELEASE,
@@ -33,10 +29,14 @@ from paceline.scheduler.server.durable.messages import (
     receive,
     request_standby,
 )
-from paceline.scheduler.server.durable.preconditions import make_folder
-from paceline.scheduler.server.durable.progress import HANG_SECONDS, Progress
+from paceline.scheduler.server.durable.channel.progress import HANG_SECONDS, Progress
+from paceline.scheduler.server.durable.keeper import keeper as keeper_module
+from paceline.scheduler.server.durable.keeper.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
+from paceline.scheduler.server.durable.keeper.kept import Kept
+from paceline.scheduler.server.durable.keeper.preconditions import make_folder
+from paceline.scheduler.server.durable.keeper.standbys import Standby
+from paceline.scheduler.server.durable.keeper.upgrade import Upgrade, UpgradeError
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
-from paceline.scheduler.server.durable.upgrade import Upgrade, UpgradeError
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE

@@ -18,8 +18,8 @@ import pytest
 from distributed import Client, Event, get_task_metadata, get_task_stream, get_worker
 from distributed.diagnostics import MemorySampler
 from distributed.diagnostics.progressbar import TextProgressBar
-from paceline.scheduler.server.durable.preconditions import DurableError, make_folder
-from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
+from paceline.scheduler.server.durable.keeper.preconditions import DurableError, make_folder
+from paceline.scheduler.server.durable.keeper.upgrade import PREDECESSORS_MAX
 
 from benchmarks.chaos.workloads import WORKLOADS
 from tests.support.durable_processes import kill, pid, stopped_keeper

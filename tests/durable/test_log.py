@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from paceline.scheduler.core.stimuli import Stimulus, Tick
-from paceline.scheduler.server.durable import log as log_module
-from paceline.scheduler.server.durable import recorder as r
-from paceline.scheduler.server.durable.log import (
+from paceline.scheduler.server.durable.channel.progress import Progress
+from paceline.scheduler.server.durable.log import recorder as r
+from paceline.scheduler.server.durable.log import segments as log_module
+from paceline.scheduler.server.durable.log.segments import (
     Log,
     LogSegment,
     Position,
     RecoveryError,
     remove_segments,
 )
-from paceline.scheduler.server.durable.progress import Progress
 
 SEGMENT_NBYTES = 4096
 

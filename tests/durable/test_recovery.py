@@ -24,17 +24,17 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.sockets import PeerFacts
-from paceline.scheduler.server.durable.deaths import Death
-from paceline.scheduler.server.durable.durable_comm import DurableBackend
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import Kept
-from paceline.scheduler.server.durable.log import Log
-from paceline.scheduler.server.durable.messages import receive
-from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
-from paceline.scheduler.server.durable.recorder import CLOSED
-from paceline.scheduler.server.durable.replay import Replay
-from paceline.scheduler.server.durable.standby import capture
-from paceline.scheduler.server.durable.tcp_counters import transferred
+from paceline.scheduler.server.durable.channel.deaths import Death
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import receive
+from paceline.scheduler.server.durable.log.durable_comm import DurableBackend
+from paceline.scheduler.server.durable.log.recorder import CLOSED
+from paceline.scheduler.server.durable.log.segments import Log
+from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.replay import Replay
+from paceline.scheduler.server.durable.recovery.tcp_counters import transferred
+from paceline.scheduler.server.durable.standby.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.peer import HandshakeHandler
 from paceline.scheduler.server.requests import plugins

@@ -21,14 +21,14 @@ from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.comm.sockets import PeerFacts
-from paceline.scheduler.server.durable import recorder as r
-from paceline.scheduler.server.durable.adoption import Adoption
-from paceline.scheduler.server.durable.durable_comm import DurableComm
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.kept import Kept
-from paceline.scheduler.server.durable.log import Log, Record, RecoveryError
-from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
-from paceline.scheduler.server.durable.replay import Past, Replay, RunStart
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.log import recorder as r
+from paceline.scheduler.server.durable.log.durable_comm import DurableComm
+from paceline.scheduler.server.durable.log.segments import Log, Record, RecoveryError
+from paceline.scheduler.server.durable.recovery.adoption import Adoption
+from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.replay import Past, Replay, RunStart
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.fake_peers import Peer, until, worker

@@ -19,11 +19,11 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.core.stimuli import Stimulus
-from paceline.scheduler.server.durable import snapshot
-from paceline.scheduler.server.durable.log import Log
-from paceline.scheduler.server.durable.replay import Past
-from paceline.scheduler.server.durable.snapshot import SnapshotError
-from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.durable.log.segments import Log
+from paceline.scheduler.server.durable.recovery.replay import Past
+from paceline.scheduler.server.durable.standby import snapshot
+from paceline.scheduler.server.durable.standby.snapshot import SnapshotError
+from paceline.scheduler.server.durable.standby.standby import capture
 from paceline.scheduler.server.peers.connections import OFFER, Connections
 from paceline.scheduler.server.peers.spool import Spool
 from paceline.testing import Env

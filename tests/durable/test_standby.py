@@ -19,16 +19,16 @@ from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.comm.tcp import TcpComm
-from paceline.scheduler.server.durable.deaths import Death, DeathKind, Deaths
-from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-from paceline.scheduler.server.durable.keeper_standbys import Standby, Standbys
-from paceline.scheduler.server.durable.kept import Kept
-from paceline.scheduler.server.durable.log import Log, remove_segments
-from paceline.scheduler.server.durable.messages import greeting
-from paceline.scheduler.server.durable.past_connection import PastConnection
-from paceline.scheduler.server.durable.replay import Past
-from paceline.scheduler.server.durable.standby import begin, capture
-from paceline.scheduler.server.durable.tcp_counters import Transferred
+from paceline.scheduler.server.durable.channel.deaths import Death, DeathKind, Deaths
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import greeting
+from paceline.scheduler.server.durable.keeper.standbys import Standby, Standbys
+from paceline.scheduler.server.durable.log.segments import Log, remove_segments
+from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
+from paceline.scheduler.server.durable.recovery.replay import Past
+from paceline.scheduler.server.durable.recovery.tcp_counters import Transferred
+from paceline.scheduler.server.durable.standby.standby import begin, capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.peers.spool import Spool

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from paceline.scheduler.server.durable.tcp_counters import Transferred, transferred
+from paceline.scheduler.server.durable.recovery.tcp_counters import Transferred, transferred
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts these bytes")
 

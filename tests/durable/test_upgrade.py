@@ -22,8 +22,11 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli.main import main
-from paceline.scheduler.server.durable import control, kept, log, messages, new_release, snapshot
-from paceline.scheduler.server.durable.upgrade import UpgradeError
+from paceline.scheduler.server.durable.channel import kept, messages
+from paceline.scheduler.server.durable.keeper import control
+from paceline.scheduler.server.durable.keeper.upgrade import UpgradeError
+from paceline.scheduler.server.durable.log import segments as log
+from paceline.scheduler.server.durable.standby import new_release, snapshot
 
 from benchmarks.chaos.workloads import WORKLOADS
 from tests.support.real_cluster import IMPORTABLE, PACELINE, Cluster
@@ -229,7 +232,7 @@ def test_signal_while_the_other_release_is_executed(
     cluster: Cluster, releases: Releases, tmp_path: Path
 ) -> None:
     slow = '_write_pid("begun", 1); time.sleep(1)'
-    keeper = "scheduler/server/durable/keeper.py"
+    keeper = "scheduler/server/durable/keeper/keeper.py"
     releases.add("9.9", {keeper: ('setproctitle("paceline keeper")', f"self.{slow}")})
     releases.install("9.9")
     scheduler = cluster.processes[0]
@@ -251,7 +254,7 @@ def test_snapshot_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
 
 
 #: Edits of the function that writes snapshots, and what ``paceline upgrade`` prints.
-WRITER = "scheduler/server/durable/snapshot.py"
+WRITER = "scheduler/server/durable/standby/snapshot.py"
 DIES = ("    file.write(_HEADER", "    __import__('os')._exit(9)\n    file.write(_HEADER")
 TRUNCATES = ("    file.flush()\n", "    file.truncate(1000)\n")
 

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli import main, run_scheduler
 from paceline.scheduler.server.cli.options import read_key, read_number_or_bytes
-from paceline.scheduler.server.durable.upgrade import KEEPER, VARIABLE
+from paceline.scheduler.server.durable.keeper.upgrade import KEEPER, VARIABLE
 from paceline.scheduler.server.runtime.build import COMPILED
 
 COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]

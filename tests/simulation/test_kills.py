@@ -16,12 +16,12 @@ from paceline.protocol.connection import Connection
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.durable import log as log_module
-from paceline.scheduler.server.durable import snapshot
-from paceline.scheduler.server.durable.log import Log, Position, remove_segments
-from paceline.scheduler.server.durable.progress import Progress
-from paceline.scheduler.server.durable.recorder import LogRecorder
-from paceline.scheduler.server.durable.replay import Past, Replay, RunStart
+from paceline.scheduler.server.durable.channel.progress import Progress
+from paceline.scheduler.server.durable.log import segments as log_module
+from paceline.scheduler.server.durable.log.recorder import LogRecorder
+from paceline.scheduler.server.durable.log.segments import Log, Position, remove_segments
+from paceline.scheduler.server.durable.recovery.replay import Past, Replay, RunStart
+from paceline.scheduler.server.durable.standby import snapshot
 
 from tests.simulation.sim_world import World
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+    from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -66,7 +66,7 @@ def write_pid_file(path: str) -> None:
     Raises:
         ClickException: the file cannot be written.
     """
-    from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, VARIABLE
+    from paceline.scheduler.server.durable.keeper.upgrade import KEEPER, STANDBY, VARIABLE
 
     role = os.environ.get(VARIABLE, "").partition(":")[0]
     if role == STANDBY:
@@ -129,7 +129,7 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
 
     optional_imports.hide(optional_imports.SCHEDULER)
     from paceline.scheduler.server import requests
-    from paceline.scheduler.server.durable.log import RecoveryError
+    from paceline.scheduler.server.durable.log.segments import RecoveryError
     from paceline.scheduler.server.runtime import child_process
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
@@ -190,10 +190,11 @@ def start_keeper(
     Raises:
         ClickException: the scheduler cannot be durable with these options.
     """
-    from paceline.scheduler.server.durable import keeper, new_release, preconditions
-    from paceline.scheduler.server.durable.keeper_state import KeeperState
-    from paceline.scheduler.server.durable.snapshot import SnapshotError
-    from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, UpgradeError
+    from paceline.scheduler.server.durable.keeper import keeper, preconditions
+    from paceline.scheduler.server.durable.keeper.keeper_state import KeeperState
+    from paceline.scheduler.server.durable.keeper.upgrade import KEEPER, STANDBY, UpgradeError
+    from paceline.scheduler.server.durable.standby import new_release
+    from paceline.scheduler.server.durable.standby.snapshot import SnapshotError
     from paceline.workers_compat.config.config import ConfigError
 
     try:

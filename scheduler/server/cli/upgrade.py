@@ -17,7 +17,7 @@ def command(folder: str | None) -> None:
     clients and running tasks are not affected. If this release cannot continue the scheduler, the
     present process goes on, and the reason is printed.
     """
-    from paceline.scheduler.server.durable import control, preconditions
+    from paceline.scheduler.server.durable.keeper import control, preconditions
     from paceline.workers_compat.config import config
 
     if folder is None:

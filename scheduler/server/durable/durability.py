@@ -20,16 +20,16 @@ from paceline.scheduler.server.requests.plugins import restore_plugins
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.config import config as dask_config
 
-from . import standby
-from .adoption import Adoption
-from .durable_comm import DurableBackend, DurableComm
-from .log import Log, RecoveryError
-from .messages import STANDBY_NOW
-from .past_connection import NOT_KEPT
-from .reconcile import reconcile
-from .recorder import START, LogRecorder, dump
-from .replay import Past, Replay, RunStart
-from .tcp_counters import Transferred, transferred
+from .channel.messages import STANDBY_NOW
+from .log.durable_comm import DurableBackend, DurableComm
+from .log.recorder import START, LogRecorder, dump
+from .log.segments import Log, RecoveryError
+from .recovery.adoption import Adoption
+from .recovery.reconcile import reconcile
+from .recovery.recorded_connection import NOT_KEPT
+from .recovery.replay import Past, Replay, RunStart
+from .recovery.tcp_counters import Transferred, transferred
+from .standby import standby
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from paceline.scheduler.server.server_api import ServerApi
     from paceline.workers_compat.security.shared_secret import Secret
 
-    from .keeper_channel import KeeperChannel
-    from .log import Position
-    from .past_connection import PastConnection
+    from .channel.keeper_channel import KeeperChannel
+    from .log.segments import Position
+    from .recovery.recorded_connection import PastConnection
 
 #: Default of ``paceline.scheduler.standby-turns``: turns after which a standby is forked.
 STANDBY_TURNS = 20_000

@@ -16,7 +16,7 @@ from paceline.scheduler.server.comm import addresses
 from paceline.workers_compat import addressing, stock_classes
 from paceline.workers_compat.config import config
 
-from .preconditions import expanded
+from .keeper.preconditions import expanded
 
 #: Runs the command, and ends it when the thread that started it does, such as by SIGKILL.
 COMMAND = (

@@ -19,7 +19,10 @@ import msgspec
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.graphs.commit import is_lost
-from paceline.scheduler.server.durable.past_connection import CompilingGraph, data_placed
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    CompilingGraph,
+    data_placed,
+)
 from paceline.workers_compat.graphs.compiler_messages import CompileRequest
 
 from .slow_peers import SlowClientBuffer
@@ -27,8 +30,8 @@ from .streams import Stream
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
-    from paceline.scheduler.server.durable.past_connection import PastConnection
-    from paceline.scheduler.server.durable.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
+    from paceline.scheduler.server.durable.recovery.replay import Past
 
     from .peer import Peer
 

@@ -31,8 +31,8 @@ from .receive_spool import ReceiveSpool
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.comm.transport import Comm
-    from paceline.scheduler.server.durable.past_connection import PastConnection
-    from paceline.scheduler.server.durable.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
+    from paceline.scheduler.server.durable.recovery.replay import Past
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -22,8 +22,8 @@ from .peer import EventHandler
 from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.past_connection import PastConnection
-    from paceline.scheduler.server.durable.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
+    from paceline.scheduler.server.durable.recovery.replay import Past
 
     from .peer import Peer
 

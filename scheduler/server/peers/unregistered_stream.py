@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import connection as c
 from paceline.protocol.catalogue import TABLES, Direction
-from paceline.scheduler.server.durable.past_connection import NO_SUCCESSION, PastConnection
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    NO_SUCCESSION,
+    PastConnection,
+)
 
 from .peer import EventHandler
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import Past
 
     from .peer import Peer
 

@@ -22,7 +22,7 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
-from paceline.scheduler.server.durable.recorder import Recorder
+from paceline.scheduler.server.durable.log.recorder import Recorder
 from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.server_api import RemoteError, ServerApi
 

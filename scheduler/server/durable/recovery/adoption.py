@@ -15,10 +15,10 @@ from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.requests.plugins import nanny_started
 
 if TYPE_CHECKING:
+    from paceline.scheduler.server.durable.log.durable_comm import DurableComm
     from paceline.scheduler.server.server_api import ServerApi
 
-    from .durable_comm import DurableComm
-    from .past_connection import PastConnection
+    from .recorded_connection import PastConnection
     from .replay import Past
 
 logger = logging.getLogger("distributed.scheduler")

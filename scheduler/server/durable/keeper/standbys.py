@@ -13,11 +13,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import (
+    parse_greeting,
+    receive,
+    request_standby,
+)
+from paceline.scheduler.server.durable.log.segments import remove_segments
 from paceline.scheduler.server.runtime import build
-
-from .kept import Kept
-from .log import remove_segments
-from .messages import parse_greeting, receive, request_standby
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.template import Template

@@ -12,8 +12,8 @@ from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import HANDSHAKE_LIMITS, FrameReader
 from paceline.scheduler.core.stimuli import DataPlaced
+from paceline.scheduler.server.durable.log.segments import RecoveryError
 
-from .log import RecoveryError
 from .tcp_counters import Transferred
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.protocol.framing import SCRATCH_NBYTES
+from paceline.scheduler.server.durable.channel.deaths import Death, DeathKind, Deaths
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import FORMAT
+from paceline.scheduler.server.durable.channel.progress import KeptMemory, Progress
 
-from .deaths import Death, DeathKind, Deaths
-from .keeper_standbys import Standby
-from .kept import Kept
-from .messages import FORMAT
-from .progress import KeptMemory, Progress
+from .standbys import Standby
 
 
 @dataclass

@@ -23,19 +23,19 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.scheduler.server.comm.tcp import TcpComm
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.messages import SnapshotReply, greeting
+from paceline.scheduler.server.durable.log.durable_comm import DurableComm
+from paceline.scheduler.server.durable.log.recorder import LogRecorder, dump
+from paceline.scheduler.server.durable.log.segments import FORMAT as LOG_FORMAT
+from paceline.scheduler.server.durable.log.segments import Position
+from paceline.scheduler.server.durable.recovery.replay import Past, RunStart
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.counters import next_number
 from paceline.workers_compat.end_process import end_process
 from setproctitle import setproctitle
 
 from . import snapshot
-from .durable_comm import DurableComm
-from .keeper_channel import KeeperChannel
-from .log import FORMAT as LOG_FORMAT
-from .log import Position
-from .messages import SnapshotReply, greeting
-from .recorder import LogRecorder, dump
-from .replay import Past, RunStart
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.server_api import ServerApi

@@ -19,19 +19,18 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.build_core import build_core
+from paceline.scheduler.server.durable.log import recorder as r
+from paceline.scheduler.server.durable.log.segments import RecoveryError
 from paceline.scheduler.server.journal.replay import ReplayedPlugins
 from paceline.workers_compat.graphs.compiler_messages import decode_reply
 
-from . import recorder as r
-from .log import RecoveryError
-from .past_connection import NOT_KEPT, CompilingGraph, PastConnection
+from .recorded_connection import NOT_KEPT, CompilingGraph, PastConnection
 from .tcp_counters import Transferred
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
     from paceline.scheduler.core.core import SchedulerCore
-
-    from .log import Record
+    from paceline.scheduler.server.durable.log.segments import Record
 
 
 @dataclass(frozen=True, slots=True)

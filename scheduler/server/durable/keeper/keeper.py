@@ -2,8 +2,8 @@
 
 The keeper holds a duplicate of each socket on which the scheduler listens and of each connection
 that it has accepted. When the scheduler process dies, these keep the connections open. The keeper
-wakes a standby (``keeper_standbys.py``) and passes them to it, or forks a scheduler process, which
-inherits them. Either continues from the log (``log.py``). The keeper neither reads nor writes the
+wakes a standby (``standbys.py``) and passes them to it, or forks a scheduler process, which
+inherits them. Either continues from the log (``log/``). The keeper neither reads nor writes the
 sockets. It has no threads and no event loop.
 
 The scheduler ends if the keeper does.
@@ -24,19 +24,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from paceline.scheduler.server.durable.channel.deaths import DEATHS_MAX, Death
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import (
+    GIVE_UP,
+    HEAD,
+    READY,
+    STANDBY,
+    STANDBY_NOW,
+    receive,
+    request_standby,
+)
+from paceline.scheduler.server.durable.channel.progress import hang_seconds
+from paceline.scheduler.server.durable.log.segments import remove_segments
 from paceline.scheduler.server.runtime.template import Template
 from setproctitle import setproctitle
 
 from . import control
-from .deaths import DEATHS_MAX, Death
-from .keeper_channel import KeeperChannel
-from .keeper_standbys import Standbys, logging_errors
 from .keeper_state import KeeperState
-from .kept import Kept
-from .log import remove_segments
-from .messages import GIVE_UP, HEAD, READY, STANDBY, STANDBY_NOW, receive, request_standby
 from .preconditions import DurableError, lock, make_folder
-from .progress import hang_seconds
+from .standbys import Standbys, logging_errors
 from .upgrade import Upgrade, UpgradeError, needs_renewal, remove_snapshot
 
 logger = logging.getLogger("distributed.scheduler")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.scheduler.server.durable.log.segments import Position
 from paceline.scheduler.server.runtime.template import Template
 
 from .kept import Kept
-from .log import Position
 from .messages import (
     GIVE_UP,
     HEAD,
@@ -29,7 +29,7 @@ from .messages import (
 )
 
 if TYPE_CHECKING:
-    from .replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import Past
 
 
 class KeeperChannel:

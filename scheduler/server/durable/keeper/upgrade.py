@@ -1,7 +1,8 @@
 """Replacement of the scheduler by another release, as the keeper does it.
 
-1. The scheduler forks a standby, which writes a snapshot (``snapshot.py``).
-2. A new interpreter of the other release reads it and becomes a standby (``new_release.py``).
+1. The scheduler forks a standby, which writes a snapshot (``standby/snapshot.py``).
+2. A new interpreter of the other release reads it and becomes a standby
+   (``standby/new_release.py``).
 3. The keeper executes the other release, with its sockets and its state (``keeper_state.py``).
 4. The new keeper ends the scheduler process and wakes the standby of the other release.
 
@@ -27,11 +28,18 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from paceline.scheduler.server.durable.channel.deaths import DeathKind
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import (
+    FORMAT,
+    MESSAGE_NBYTES,
+    SnapshotReply,
+    SnapshotRequest,
+    receive,
+)
+
 from . import control
-from .deaths import DeathKind
-from .keeper_standbys import Standby
-from .kept import Kept
-from .messages import FORMAT, MESSAGE_NBYTES, SnapshotReply, SnapshotRequest, receive
+from .standbys import Standby
 
 if TYPE_CHECKING:
     from .keeper_state import KeeperState

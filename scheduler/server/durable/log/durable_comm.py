@@ -17,13 +17,12 @@ from paceline.protocol.framing import pack_frames
 from paceline.scheduler.server.comm.sockets import bind_sockets
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
 from paceline.scheduler.server.comm.transport import Transport
-
-from .past_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
+    from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 
-    from .keeper_channel import KeeperChannel
     from .recorder import LogRecorder
 
 #: Larger replies are not kept: one that is cut off ends with its connection. Messages of streams

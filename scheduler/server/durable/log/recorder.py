@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
     from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.server.comm.sockets import PeerFacts
+    from paceline.scheduler.server.durable.channel.progress import Progress
 
-    from .log import Log
-    from .progress import Progress
+    from .segments import Log
 
 logger = logging.getLogger("distributed.scheduler")
 

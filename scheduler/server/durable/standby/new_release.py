@@ -1,4 +1,4 @@
-"""The start of a process of another release, which an upgrade has started (``upgrade.py``)."""
+"""The start of the standby of another release in an upgrade (``keeper/upgrade.py``)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from paceline.protocol.framing import SCRATCH_NBYTES
 from paceline.scheduler.extensions import default_extensions
+from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
+from paceline.scheduler.server.durable.channel.messages import FORMAT, receive
+from paceline.scheduler.server.durable.channel.progress import KeptMemory, Progress
+from paceline.scheduler.server.durable.keeper.upgrade import VARIABLE, UpgradeError
+from paceline.scheduler.server.durable.log.segments import FORMAT as LOG_FORMAT
+from paceline.scheduler.server.durable.log.segments import Position
+from paceline.scheduler.server.durable.recovery.replay import Past
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.workers_compat.security import shared_secret
 
 from . import snapshot, standby
-from .keeper_channel import KeeperChannel
-from .kept import Kept
-from .log import FORMAT as LOG_FORMAT
-from .log import Position
-from .messages import FORMAT, receive
-from .progress import KeptMemory, Progress
-from .replay import Past
-from .upgrade import VARIABLE, UpgradeError
 
 
 def role() -> tuple[str, int]:

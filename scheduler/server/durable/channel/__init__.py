@@ -1,0 +1,1 @@
+"""What the keeper shares with the scheduler process: messages, memory, sockets, deaths."""

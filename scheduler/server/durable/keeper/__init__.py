@@ -1,0 +1,1 @@
+"""The keeper process: it starts, watches, replaces and outlives scheduler processes."""

@@ -1,0 +1,1 @@
+"""What a scheduler process does to continue the one before it."""

@@ -1,0 +1,1 @@
+"""Standbys: copies of the scheduler process, and their snapshots for other releases."""
