@@ -23,7 +23,7 @@ from paceline.scheduler.server.runtime.clock import SteadyClock
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
     from paceline.scheduler.core.turn_observer import TurnObserver
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
     from .driver_ports import ClientStreamPort, CorePort, StreamPort
@@ -403,17 +403,17 @@ class Driver:
 
     # time
 
-    def continue_from(self, past: Past) -> None:
+    def continue_from(self, recorded: RecordedState) -> None:
         """Continue what another process did: its time, timers, numbers and unsent output.
 
         Nothing is sent before ``resume``.
         """
-        self.clock = SteadyClock(since=past.now)
-        self.n_stimuli = past.n_turns
-        self.n_core_errors = past.n_errors
-        self.last_request_id = past.last_request_id
-        self._outbox = past.outbox
-        for timer_id, when in past.timers.items():
+        self.clock = SteadyClock(since=recorded.now)
+        self.n_stimuli = recorded.n_turns
+        self.n_core_errors = recorded.n_errors
+        self.last_request_id = recorded.last_request_id
+        self._outbox = recorded.outbox
+        for timer_id, when in recorded.timers.items():
             if timer_id in self.core.state.timers:
                 self._set_timer(instructions.SetTimer(when, timer_id))
         self._flush_scheduled = True
@@ -424,14 +424,14 @@ class Driver:
         self._schedule_flush()
         self._want_continue(None)
 
-    def capture(self, past: Past) -> None:
-        """Add to ``past`` what another process needs for ``continue_from``."""
-        past.now = self.clock()
-        past.n_turns = self.n_stimuli
-        past.n_errors = self.n_core_errors
-        past.last_request_id = self.last_request_id
-        past.outbox = self._outbox
-        past.timers = {timer_id: when for timer_id, (when, _) in self._timers.items()}
+    def capture(self, recorded: RecordedState) -> None:
+        """Add to ``recorded`` what another process needs for ``continue_from``."""
+        recorded.now = self.clock()
+        recorded.n_turns = self.n_stimuli
+        recorded.n_errors = self.n_core_errors
+        recorded.last_request_id = self.last_request_id
+        recorded.outbox = self._outbox
+        recorded.timers = {timer_id: when for timer_id, (when, _) in self._timers.items()}
 
     def start(self) -> None:
         """Start feeding ``Tick`` stimuli."""

@@ -289,8 +289,8 @@ class Scheduler:
             self._gc_policy.start()
         secret = shared_secret.configured()
         durability = Durability.open(self._keeper, self._config, self.id, secret)
-        past = durability.past if durability is not None else None
-        core = build_core(self._config) if past is None else past.core
+        recorded = durability.recorded if durability is not None else None
+        core = build_core(self._config) if recorded is None else recorded.core
         self._server = server = self._make_server(core, durability, secret)
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
@@ -304,7 +304,7 @@ class Scheduler:
         await self._listen(server, http)
         stock_classes.start_services(self, addresses.address_host(self.listen_address))
         self._log_addresses()
-        self._write_scheduler_file(is_successor=past is not None)
+        self._write_scheduler_file(is_successor=recorded is not None)
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
         if self._config.work_stealing:
@@ -318,7 +318,7 @@ class Scheduler:
         if durability is not None:
             await durability.continue_connections(server)
         server.driver.start()
-        server.start_memory_manager(is_new=past is None)
+        server.start_memory_manager(is_new=recorded is None)
         if durability is not None:
             server.spawn(durability.watch(server), "connection to the keeper")
         self._loop_lag.start()

@@ -16,7 +16,10 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphDropped
 from paceline.scheduler.server.comm.sockets import PeerFacts
 from paceline.scheduler.server.durable.channel.deaths import Death, Deaths
-from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    NOT_KEPT,
+    RecordedConnection,
+)
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.deadly_plugin import DiesOf
@@ -127,7 +130,9 @@ async def test_files_of_earlier_incidents_are_kept(
 ) -> None:
     durability = scheduler.server.durability
     assert durability is not None
-    connection = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, Connections(None).accepted())
+    connection = RecordedConnection(
+        1, PeerFacts("", "", False), NOT_KEPT, Connections(None).accepted()
+    )
     for name in ("tick", "connection"):
         (tmp_path / f"set-aside-{name}-1.pickle").write_bytes(b"earlier")
     durability._set_aside(connection)

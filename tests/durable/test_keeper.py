@@ -20,6 +20,7 @@ from distributed import Client
 from paceline.scheduler.server.cli.run_scheduler import start_keeper
 from paceline.scheduler.server.durable.channel.deaths import Death, DeathKind
 from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.channel.kept import Kept
 from paceline.scheduler.server.durable.channel.messages import (
     GIVE_UP,
     HEAD,
@@ -32,7 +33,6 @@ from paceline.scheduler.server.durable.channel.messages import (
 from paceline.scheduler.server.durable.channel.progress import HANG_SECONDS, Progress
 from paceline.scheduler.server.durable.keeper import keeper as keeper_module
 from paceline.scheduler.server.durable.keeper.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
-from paceline.scheduler.server.durable.keeper.kept import Kept
 from paceline.scheduler.server.durable.keeper.preconditions import make_folder
 from paceline.scheduler.server.durable.keeper.standbys import Standby
 from paceline.scheduler.server.durable.keeper.upgrade import Upgrade, UpgradeError

@@ -31,7 +31,10 @@ from paceline.scheduler.server.durable.channel.messages import receive
 from paceline.scheduler.server.durable.log.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.log.recorder import CLOSED
 from paceline.scheduler.server.durable.log.segments import Log
-from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    NOT_KEPT,
+    RecordedConnection,
+)
 from paceline.scheduler.server.durable.recovery.replay import Replay
 from paceline.scheduler.server.durable.recovery.tcp_counters import transferred
 from paceline.scheduler.server.durable.standby.standby import capture
@@ -145,9 +148,9 @@ async def test_connection_of_a_removed_worker_is_closed(scheduler: Scheduler) ->
     number = server.driver.worker_streams[address].number
     server.send_stimulus(WorkerRemoved(address), address)
     await until(lambda: not server.driver.worker_streams)
-    past = capture(server, server.durability.start)
-    known = past.connections[number]
-    comm = adopt(scheduler, known, past)
+    recorded = capture(server, server.durability.start)
+    known = recorded.connections[number]
+    comm = adopt(scheduler, known, recorded)
     assert comm._reason == "its peer was removed"
     peer.writer.close()
 
@@ -166,9 +169,9 @@ async def test_connection_with_a_wrong_secret_is_not_continued(
         if record.kind != CLOSED:  # as if the process had died before
             replay.record(record)
     reasons = []
-    for known in replay.past.connections.values():
+    for known in replay.recorded.connections.values():
         assert known.connection.phase == "rpc"
-        comm = adopt(scheduler, known, replay.past)
+        comm = adopt(scheduler, known, replay.recorded)
         reasons.append(comm._reason)
     assert reasons == ["", "the scheduler process died before it had checked its handshake"]
     for peer in (admitted, refused):
@@ -191,8 +194,8 @@ async def test_first_request_of_a_connection_is_repeated(
     peer.send_raw({"op": "versions", "reply": True})
     await started.wait()
     captured = capture(server, server.durability.start)
-    for past in (captured, replayed(scheduler, tmp_path)):
-        (known,) = past.connections.values()
+    for recorded in (captured, replayed(scheduler, tmp_path)):
+        (known,) = recorded.connections.values()
         assert (len(known.requests), known.has_replied) == (1, False)
     peer.writer.close()
 
@@ -201,12 +204,12 @@ async def test_first_request_of_a_connection_is_repeated(
 def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
     connection = Connections(None).accepted()
     start = b"".join(pack_frames(connection.start()))
-    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
-    past.receive(b"".join(pack_frames(Connections(None).outgoing().start())))
-    past.wrote(start, 0)  # recorded after the input of the same wake-up
+    recorded = RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    recorded.receive(b"".join(pack_frames(Connections(None).outgoing().start())))
+    recorded.wrote(start, 0)  # recorded after the input of the same wake-up
     for _ in range(n_replies):
-        past.wrote(b"reply", 0)
-    assert past.has_replied == (n_replies > 0)
+        recorded.wrote(b"reply", 0)
+    assert recorded.has_replied == (n_replies > 0)
 
 
 class StartsSlowly(SchedulerPlugin):

@@ -27,8 +27,11 @@ from paceline.scheduler.server.durable.log import recorder as r
 from paceline.scheduler.server.durable.log.durable_comm import DurableComm
 from paceline.scheduler.server.durable.log.segments import Log, Record, RecoveryError
 from paceline.scheduler.server.durable.recovery.adoption import Adoption
-from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
-from paceline.scheduler.server.durable.recovery.replay import Past, Replay, RunStart
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    NOT_KEPT,
+    RecordedConnection,
+)
+from paceline.scheduler.server.durable.recovery.replay import RecordedState, Replay, RunStart
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.fake_peers import Peer, until, worker
@@ -72,36 +75,38 @@ async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
             yield scheduler
 
 
-def connected() -> PastConnection:
+def connected() -> RecordedConnection:
     """Return a connection whose peer has sent its handshake."""
     connection = Connections(None).accepted()
     connection.receive_frames(Connections(None).outgoing().start())
-    return PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    return RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
 
 
-def adopt(scheduler: Scheduler, known: PastConnection, past: Past | None = None) -> DurableComm:
-    """Begin to continue the connection `known` of `past`. Return its comm."""
+def adopt(
+    scheduler: Scheduler, known: RecordedConnection, recorded: RecordedState | None = None
+) -> DurableComm:
+    """Begin to continue the connection `known` of `recorded`. Return its comm."""
     server = scheduler.server
     durability = server.durability
     assert durability is not None
     comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
-    Adoption(server, past or Past(durability.start, server.core), known, comm).begin()
+    Adoption(server, recorded or RecordedState(durability.start, server.core), known, comm).begin()
     return comm
 
 
 def replayed(
-    scheduler: Scheduler, folder: Path, past: Past | None = None, n_before: int = 0
-) -> Past:
+    scheduler: Scheduler, folder: Path, recorded: RecordedState | None = None, n_before: int = 0
+) -> RecordedState:
     """Return the state to which the log leads, once all output was committed.
 
-    It leads there from `past`, which is the state after the first `n_before` records.
+    It leads there from `recorded`, which is the state after the first `n_before` records.
     """
     scheduler.server.transport.flush()
     scheduler.server.recorder.commit()
-    replay = Replay({}, Connections(None).accepted, past)
+    replay = Replay({}, Connections(None).accepted, recorded)
     for record in list(Log(folder))[n_before:]:
         replay.record(record)
-    return replay.past
+    return replay.recorded
 
 
 def described(state: Any) -> dict[str, Any]:
@@ -209,19 +214,19 @@ async def test_log_leads_to_the_same_state(
     ):
         kept = await work(client)
         await asyncio.sleep(0.3)
-        past = replayed(scheduler, tmp_path)
+        recorded = replayed(scheduler, tmp_path)
         live = scheduler.server
-        assert described(past.core.state) == described(live.state)
-        validate_state(past.core.state)
-        assert past.n_errors == 0
-        assert past.last_request_id == live.driver.last_request_id
+        assert described(recorded.core.state) == described(live.state)
+        validate_state(recorded.core.state)
+        assert recorded.n_errors == 0
+        assert recorded.last_request_id == live.driver.last_request_id
         for name, stream in live.driver.worker_streams.items():
-            known = past.streams["worker", name]
+            known = recorded.streams["worker", name]
             assert (known.n_written, list(known.unwritten)) == (stream._n_messages, [])
             assert known.number == stream.peer.comm.number
         for name in live.driver.client_streams:
-            assert list(past.streams["client", name].messages) == []
-        waiting = [each for each in past.connections.values() if each.request_id]
+            assert list(recorded.streams["client", name].messages) == []
+        waiting = [each for each in recorded.connections.values() if each.request_id]
         assert len(waiting) == (work is work_with_coordination)
         for each in kept:
             if isinstance(each, asyncio.Future):
@@ -230,19 +235,21 @@ async def test_log_leads_to_the_same_state(
 
 def test_stream_with_a_fault_does_not_end_the_recovery(tmp_path: Path) -> None:
     """Its messages are missing, which only its own peer notices: that is removed."""
-    past = Past(RunStart("", SchedulerConfig(), "", 0.0), build_core(SchedulerConfig()))
-    past.connections[1] = known = connected()
+    recorded = RecordedState(
+        RunStart("", SchedulerConfig(), "", 0.0), build_core(SchedulerConfig())
+    )
+    recorded.connections[1] = known = connected()
     known.kind, known.name = "client", "c"
-    replay = Replay({}, Connections(None).accepted, past)
+    replay = Replay({}, Connections(None).accepted, recorded)
     steps = [(r.OTHER, 1, "UpdateGraph"), (r.BATCH, 1, 2, 0.0), (r.WROTE, 1, 3, b"abc")]
     records = [Record(r.STEP, 0, memoryview(pickle.dumps([step]))) for step in steps]
     for record in records:
         with pytest.raises(RecoveryError):
             replay.record(record)
-    known.fault, past.last_graph_id = "invalid", 0
+    known.fault, recorded.last_graph_id = "invalid", 0
     for record in records:
         replay.record(record)
-    assert (past.last_graph_id, known.written, past.n_turns) == (1, 6, 0)
+    assert (recorded.last_graph_id, known.written, recorded.n_turns) == (1, 6, 0)
 
 
 async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_path: Path) -> None:
@@ -271,9 +278,9 @@ async def test_invalid_message_behind_a_registration_is_replayed(
     pieces = [*pack_frames(codec.encode(request)), *pack_frames([INVALID])]
     peer.writer.write(b"".join(pieces))
     await until(lambda: not scheduler.server.transport.comms)
-    past = replayed(scheduler, tmp_path)
-    assert past.n_turns > 0
-    assert past.connections == {} and "c" not in past.core.state.clients
+    recorded = replayed(scheduler, tmp_path)
+    assert recorded.n_turns > 0
+    assert recorded.connections == {} and "c" not in recorded.core.state.clients
 
 
 @pytest.mark.parametrize("n_valid", [0, 1])
@@ -318,6 +325,6 @@ async def test_replaced_handler_of_the_core_is_replayed(
     handlers["log-event"] = lambda **message: handled.append(message["msg"])
     peer.send_raw([{"op": "log-event", "topic": "topic", "msg": 1}, {"op": "unknown"}])
     await until(lambda: handled)
-    past = replayed(scheduler, tmp_path)
-    assert list(past.streams["worker", address].messages) == []
+    recorded = replayed(scheduler, tmp_path)
+    assert list(recorded.streams["worker", address].messages) == []
     peer.writer.close()

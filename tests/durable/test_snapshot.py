@@ -20,7 +20,7 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.server.durable.log.segments import Log
-from paceline.scheduler.server.durable.recovery.replay import Past
+from paceline.scheduler.server.durable.recovery.replay import RecordedState
 from paceline.scheduler.server.durable.standby import snapshot
 from paceline.scheduler.server.durable.standby.snapshot import SnapshotError
 from paceline.scheduler.server.durable.standby.standby import capture
@@ -47,10 +47,10 @@ def read(data: bytes) -> Any:
     return root
 
 
-def complete(past: Past) -> Past:
-    past.core.register_handlers()
-    past.core.state.plugins = None
-    return past
+def complete(recorded: RecordedState) -> RecordedState:
+    recorded.core.register_handlers()
+    recorded.core.state.plugins = None
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ async def test_snapshot_of_a_live_scheduler(
         Client(address, asynchronous=True, set_as_default=True) as client,
     ):
         kept = await work(client)
-        past = replayed(scheduler, tmp_path)
+        recorded = replayed(scheduler, tmp_path)
         server = scheduler.server
         assert server.durability is not None
         captured = capture(server, server.durability.start)
         found = complete(read(written(captured)))
-        assert described(found) == described(past)
+        assert described(found) == described(recorded)
         assert described_state(found.core.state) == described_state(server.state)
         assert found.core.extensions.keys() == server.core.extensions.keys()
         validate_state(found.core.state)
@@ -85,12 +85,12 @@ async def test_log_continues_a_snapshot(scheduler: Scheduler, tmp_path: Path) ->
     ):
         futures = client.map(slow, range(10))
         await client.gather(futures)
-        past = complete(read(written(replayed(scheduler, tmp_path))))
+        recorded = complete(read(written(replayed(scheduler, tmp_path))))
         n_before = len(list(Log(tmp_path)))
         more = client.map(slow, range(10, 20))
         await client.gather(more)
         whole = replayed(scheduler, tmp_path)
-        continued = replayed(scheduler, tmp_path, past, n_before)
+        continued = replayed(scheduler, tmp_path, recorded, n_before)
         assert described(continued) == described(whole)
         assert described_state(continued.core.state) == described_state(whole.core.state)
 

@@ -25,8 +25,8 @@ from paceline.scheduler.server.durable.channel.kept import Kept
 from paceline.scheduler.server.durable.channel.messages import greeting
 from paceline.scheduler.server.durable.keeper.standbys import Standby, Standbys
 from paceline.scheduler.server.durable.log.segments import Log, remove_segments
-from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
-from paceline.scheduler.server.durable.recovery.replay import Past
+from paceline.scheduler.server.durable.recovery.recorded_connection import RecordedConnection
+from paceline.scheduler.server.durable.recovery.replay import RecordedState
 from paceline.scheduler.server.durable.recovery.tcp_counters import Transferred
 from paceline.scheduler.server.durable.standby.standby import begin, capture
 from paceline.scheduler.server.peers.connections import Connections
@@ -45,7 +45,7 @@ __all__ = ["scheduler"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux")
 
 
-def described(past: Past) -> dict[object, object]:
+def described(recorded: RecordedState) -> dict[object, object]:
     """Return what a successor continues, except the core."""
     connections = {
         number: (
@@ -61,14 +61,14 @@ def described(past: Past) -> dict[object, object]:
             each.connection.phase,
             each.is_admitted,
         )
-        for number, each in past.connections.items()
+        for number, each in recorded.connections.items()
     }
     return {
         "connections": connections,
-        "streams": {key: each.number for key, each in past.streams.items()},
-        "timers": {timer: past.timers[timer] for timer in past.core.state.timers},
-        "plugins": past.plugins,
-        "numbers": (past.last_request_id, past.last_graph_id, past.n_errors),
+        "streams": {key: each.number for key, each in recorded.streams.items()},
+        "timers": {timer: recorded.timers[timer] for timer in recorded.core.state.timers},
+        "plugins": recorded.plugins,
+        "numbers": (recorded.last_request_id, recorded.last_graph_id, recorded.n_errors),
     }
 
 
@@ -84,10 +84,10 @@ async def test_capture_equals_what_the_log_leads_to(scheduler: Scheduler, tmp_pa
         later = client.submit(slow, 1, 2)
         lock = asyncio.ensure_future(client.run_on_scheduler(asyncio.sleep, 2))
         await asyncio.sleep(0.3)
-        past = replayed(scheduler, tmp_path)
+        recorded = replayed(scheduler, tmp_path)
         assert scheduler._server is not None and scheduler._server.durability is not None
         captured = capture(scheduler._server, scheduler._server.durability.start)
-        assert described(captured) == described(past)
+        assert described(captured) == described(recorded)
         await lock
         del later
 
@@ -98,12 +98,12 @@ async def test_log_continues_a_capture(scheduler: Scheduler, tmp_path: Path) -> 
     async with Worker(address, nthreads=1), Client(address, asynchronous=True) as client:
         futures = client.map(slow, range(10))
         await client.gather(futures)
-        past = replayed(scheduler, tmp_path)  # as a capture, with a core of its own
+        recorded = replayed(scheduler, tmp_path)  # as a capture, with a core of its own
         n_before = len(list(Log(tmp_path)))
         more = client.map(slow, range(10, 20))
         await client.gather(more)
         whole = replayed(scheduler, tmp_path)
-        continued = replayed(scheduler, tmp_path, past, n_before)
+        continued = replayed(scheduler, tmp_path, recorded, n_before)
         assert described(continued) == described(whole)
         assert list(continued.core.state.tasks) == list(whole.core.state.tasks)
 
@@ -118,9 +118,9 @@ async def test_lost_stream_with_messages_to_handle_is_captured(scheduler: Schedu
         transport.set_protocol(asyncio.Protocol())
         stream._defer([m.KeepAlive()])
         comm.connection_lost(None)
-        past = capture(server, server.durability.start)
+        recorded = capture(server, server.durability.start)
         transport.abort()
-        found = past.streams["worker", worker.address]
+        found = recorded.streams["worker", worker.address]
         assert found.is_closed and list(found.messages) == [m.KeepAlive()]
 
 
@@ -254,12 +254,12 @@ def test_records_are_read_from_a_position(tmp_path: Path) -> None:
 )
 def test_output_that_the_socket_has_not_accepted(accepted: int, unsent: bytes, fault: str) -> None:
     connection = Connections(None).accepted()
-    past = PastConnection(1, None, Transferred(0, 0), connection, written=100)  # type: ignore[arg-type]
-    past.unsent = bytearray(b"0123456789")
-    past.attach(Transferred(0, accepted))
-    assert past.fault.startswith(fault) and bool(past.fault) == bool(fault)
+    recorded = RecordedConnection(1, None, Transferred(0, 0), connection, written=100)  # type: ignore[arg-type]
+    recorded.unsent = bytearray(b"0123456789")
+    recorded.attach(Transferred(0, accepted))
+    assert recorded.fault.startswith(fault) and bool(recorded.fault) == bool(fault)
     if not fault:
-        assert past.unsent == unsent
+        assert recorded.unsent == unsent
 
 
 def test_standby_is_woken_after_many_deaths(tmp_path: Path) -> None:

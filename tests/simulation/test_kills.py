@@ -20,7 +20,7 @@ from paceline.scheduler.server.durable.channel.progress import Progress
 from paceline.scheduler.server.durable.log import segments as log_module
 from paceline.scheduler.server.durable.log.recorder import LogRecorder
 from paceline.scheduler.server.durable.log.segments import Log, Position, remove_segments
-from paceline.scheduler.server.durable.recovery.replay import Past, Replay, RunStart
+from paceline.scheduler.server.durable.recovery.replay import RecordedState, Replay, RunStart
 from paceline.scheduler.server.durable.standby import snapshot
 
 from tests.simulation.sim_world import World
@@ -73,7 +73,7 @@ class MortalCore:
 
     def _fork_standby(self, now: float) -> None:
         file = io.BytesIO()
-        snapshot.write(file, Past(self._start, self.core, now=now), {})
+        snapshot.write(file, RecordedState(self._start, self.core, now=now), {})
         self._standby = file
         self._position: Position = self._log.position
         remove_segments(self._folder, self._position.segment)
@@ -82,18 +82,18 @@ class MortalCore:
     def _die(self) -> Outbox:
         """Let a successor continue. Return the output that is not sent."""
         self.deaths += 1
-        past, _ = snapshot.read(self._standby)
-        past.core.register_handlers()
-        past.core.state.plugins = None
+        recorded, _ = snapshot.read(self._standby)
+        recorded.core.register_handlers()
+        recorded.core.state.plugins = None
         log = Log(self._folder, self._position)
-        replay = Replay({}, lambda: Connection("listener"), past)
+        replay = Replay({}, lambda: Connection("listener"), recorded)
         for record in log:
             replay.record(record)
-        assert past.n_errors == 0
+        assert recorded.n_errors == 0
         self._open(log)
-        self.core = past.core
+        self.core = recorded.core
         self._world.state = self.core.state
-        return past.outbox
+        return recorded.outbox
 
     def handle(self, stimulus: Stimulus, now: float) -> Outbox:
         """Handle one stimulus in a process that dies. Return the output, which its successor sends."""

@@ -27,7 +27,7 @@ from .log.segments import Log, RecoveryError
 from .recovery.adoption import Adoption
 from .recovery.reconcile import reconcile
 from .recovery.recorded_connection import NOT_KEPT
-from .recovery.replay import Past, Replay, RunStart
+from .recovery.replay import RecordedState, Replay, RunStart
 from .recovery.tcp_counters import Transferred, transferred
 from .standby import standby
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from .channel.keeper_channel import KeeperChannel
     from .log.segments import Position
-    from .recovery.recorded_connection import PastConnection
+    from .recovery.recorded_connection import RecordedConnection
 
 #: Default of ``paceline.scheduler.standby-turns``: turns after which a standby is forked.
 STANDBY_TURNS = 20_000
@@ -71,7 +71,7 @@ class Durability:
 
     Attributes:
         start: identity and configuration of the scheduler.
-        past: the state to continue from; None for the first process.
+        recorded: the state to continue from; None for the first process.
         restart_seconds: time from the death of the process before this one until the connections
             were continued; 0 for the first process.
         is_complete: whether the log is written; if not, the scheduler is not durable any more.
@@ -88,7 +88,7 @@ class Durability:
         new_connection: Callable[[], Connection],
     ) -> None:
         self.start = start
-        self.past: Past | None = None
+        self.recorded: RecordedState | None = None
         self._forked_at = 0.0
         self._forked_turns, self._forked_segment = 0, 1
         self._can_fork = True
@@ -109,10 +109,10 @@ class Durability:
         self.scratch = memoryview(keeper.kept.scratch.memory)
         if keeper.is_successor:
             self._replay(new_connection)
-        if self.past is None:
+        if self.recorded is None:
             self._log.append(START, 0, dump(start))
         else:
-            self.start = self.past.start
+            self.start = self.recorded.start
         self.backend = DurableBackend(self.recorder, keeper)
 
     @classmethod
@@ -142,55 +142,55 @@ class Durability:
     def _replay(self, new_connection: Callable[[], Connection]) -> None:
         """Read the log. Add to it what a process read from a socket last, before it died."""
         counters = {number: _counters(sock) for number, sock in self._sockets.items()}
-        replay = Replay(counters, new_connection, self._keeper.past)
+        replay = Replay(counters, new_connection, self._keeper.recorded)
         for record in self._log:
             replay.record(record)
-        self.past = getattr(replay, "past", None)
-        if self.past is None:
+        self.recorded = getattr(replay, "recorded", None)
+        if self.recorded is None:
             if self._sockets:
                 raise RecoveryError(f"the log in {self._keeper.folder} is missing")
             return
-        for past in self.past.connections.values():
-            missing = past.counters.read - past.read
-            if past.number not in self._sockets or missing == 0:
+        for known in self.recorded.connections.values():
+            missing = known.counters.read - known.read
+            if known.number not in self._sockets or missing == 0:
                 continue
             if 0 < missing <= len(self.scratch):
                 data = self.scratch[:missing]
-                self.recorder.read(past.number, data)
-                past.receive(data)
+                self.recorder.read(known.number, data)
+                known.receive(data)
             else:
-                past.fault = f"the log has {-missing} bytes more than were read"
+                known.fault = f"the log has {-missing} bytes more than were read"
 
     # what continues
 
     async def continue_connections(self, server: ServerApi) -> None:
         """Continue all connections, once the server has been set up."""
-        past = self.past
-        if past is None:
+        recorded = self.recorded
+        if recorded is None:
             return
         driver = server.driver
-        past.now = max(past.now, self._keeper.kept.progress.clock or time.time())
-        driver.continue_from(past)
-        server.graph_ids = itertools.count(past.last_graph_id + 1)
+        recorded.now = max(recorded.now, self._keeper.kept.progress.clock or time.time())
+        driver.continue_from(recorded)
+        server.graph_ids = itertools.count(recorded.last_graph_id + 1)
         alive = asyncio.ensure_future(self._note_alive())
         try:
-            await restore_plugins(server, past.plugins)
+            await restore_plugins(server, recorded.plugins)
         finally:
             alive.cancel()
-        if past.shuffles and self.recorder.shuffles is not None:
-            self.recorder.shuffles.restore(pickle.loads(past.shuffles))
-        ended = [self._adopt(server, past, known) for known in self._ended_streams(past)]
+        if recorded.shuffles and self.recorder.shuffles is not None:
+            self.recorder.shuffles.restore(pickle.loads(recorded.shuffles))
+        ended = [self._adopt(server, recorded, known) for known in self._ended_streams(recorded)]
         adopted: list[tuple[Adoption, socket.socket]] = []
         accepted: list[Coroutine[Any, Any, None]] = []
         for number, sock in self._sockets.items():
-            known = past.connections.get(number)
+            known = recorded.connections.get(number)
             if known is None and _counters(sock) == Transferred(0, 0):
                 # it was accepted, but not opened
                 accepted.append(self.backend.accept(server.transport, sock, number))
             elif known is None or known.is_closed:
                 self._discard(number, sock)
             else:
-                adopted.append((self._adopt(server, past, known), sock))
+                adopted.append((self._adopt(server, recorded, known), sock))
         for adoption in [*ended, *(adoption for adoption, _ in adopted)]:
             self.recorder.handling(adoption.comm.number)
             adoption.begin()
@@ -205,7 +205,7 @@ class Durability:
         logger.info(
             "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
             len(adopted),
-            past.n_turns,
+            recorded.n_turns,
             self.restart_seconds,
             self._keeper.kept.deaths.last[-1].how,
         )
@@ -216,18 +216,20 @@ class Durability:
             self._keeper.kept.progress.alive()
             await asyncio.sleep(ALIVE_SECONDS)
 
-    def _adopt(self, server: ServerApi, past: Past, known: PastConnection) -> Adoption:
+    def _adopt(
+        self, server: ServerApi, recorded: RecordedState, known: RecordedConnection
+    ) -> Adoption:
         if known.number == self._keeper.kept.deaths.poisonous_connection:
             self._set_aside(known)
         comm = DurableComm(server.transport, self.recorder, self._keeper, known)
-        return Adoption(server, past, known, comm)
+        return Adoption(server, recorded, known, comm)
 
-    def _ended_streams(self, past: Past) -> list[PastConnection]:
+    def _ended_streams(self, recorded: RecordedState) -> list[RecordedConnection]:
         """Return the streams that have ended, but whose peers the core has not removed yet."""
-        state = past.core.state
+        state = recorded.core.state
         peers: dict[str, Container[str]] = {"worker": state.workers, "client": state.clients}
         ended = []
-        for (kind, name), known in past.streams.items():
+        for (kind, name), known in recorded.streams.items():
             if known.number not in self._sockets and not known.is_closed:  # it was not kept
                 known.is_closed = True
                 self.recorder.closed(known.number)
@@ -241,11 +243,11 @@ class Durability:
         self.recorder.closed(number)
         self._keeper.release(number)
 
-    def _set_aside(self, past: PastConnection) -> None:
+    def _set_aside(self, known: RecordedConnection) -> None:
         """Write the input that ended several processes to a file; its connection is closed."""
-        data = dump([list(past.requests), list(past.messages)])
+        data = dump([list(known.requests), list(known.messages)])
         path = _write_new(self._keeper.folder, "connection", data)
-        past.fault = f"its messages ended the scheduler repeatedly; they are now in {path}"
+        known.fault = f"its messages ended the scheduler repeatedly; they are now in {path}"
 
     def _set_aside_stimulus(self, name: str, pickled: bytes) -> None:
         """Write a stimulus that ended several processes to a file; it is not handled."""
@@ -265,7 +267,7 @@ class Durability:
         progress = self._keeper.kept.progress
         loop.add_reader(self._keeper.channel, self._on_keeper, ended)
         self._keeper.ready()
-        if self.past is not None:
+        if self.recorded is not None:
             server.spawn(reconcile(server), "comparison with the workers")
         try:
             while not ended.is_set():

@@ -30,8 +30,8 @@ from .streams import Stream
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
-    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import RecordedConnection
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
 
     from .peer import Peer
 
@@ -213,13 +213,13 @@ class ClientStream(Stream):
             self._update_graph(message.message, message.graph_id)
         self._handle_all(waiting)
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         """See ``EventHandler``. The messages behind graphs precede those of the inbox."""
         for graph in self.pending_graphs:
             if not graph.is_fed:
                 connection.messages.append(CompilingGraph(graph.graph_id, graph.message))
             connection.messages += graph.blocked_messages
-        super().capture(connection, past)
+        super().capture(connection, recorded)
 
     def _compiled(self, reply: Any, frames: Frames | None = None) -> None:
         """Handle a reply of the graph compilers: a chunk of a graph, or its outcome."""

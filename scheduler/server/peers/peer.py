@@ -31,8 +31,8 @@ from .receive_spool import ReceiveSpool
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.comm.transport import Comm
-    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import RecordedConnection
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -60,7 +60,7 @@ class EventHandler:
     def closed(self, reason: str) -> None:
         """Handle the end of the connection."""
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         """Add to ``connection`` what another process needs to continue it."""
 
 
@@ -241,8 +241,8 @@ class ReadOnce(EventHandler):
             self.future.set_exception(ConnectionError(reason))
         self._previous.closed(reason)
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
-        self._previous.capture(connection, past)
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
+        self._previous.capture(connection, recorded)
 
 
 class HandshakeHandler(EventHandler):
@@ -264,7 +264,7 @@ class HandshakeHandler(EventHandler):
         self._peer.handler = RpcHandler(self._peer)
         self._peer.admit()
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         connection.is_admitted = False
 
     def closed(self, reason: str) -> None:
@@ -304,13 +304,13 @@ class RpcHandler(EventHandler):
         self._unread = False
         self._run_waiting()
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         task = self._task
         if task is not None:
             connection.requests.append(self._event)
             connection.request_id = self._request_id
             if self._request_id and task.done() and not task.cancelled() and not task.exception():
-                past.replies[self._request_id] = task.result()
+                recorded.replies[self._request_id] = task.result()
         connection.requests += self._waiting
 
     def closed(self, reason: str) -> None:

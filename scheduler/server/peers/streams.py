@@ -22,8 +22,8 @@ from .peer import EventHandler
 from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.recovery.recorded_connection import PastConnection
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.recorded_connection import RecordedConnection
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
 
     from .peer import Peer
 
@@ -177,7 +177,7 @@ class Stream(EventHandler, ABC):
                 self.send(list(run))
         self._handle_all(messages)
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         """See ``EventHandler``."""
         connection.kind, connection.name = self.ROLE, self.name
         connection.is_closed = self.peer.closed

@@ -16,13 +16,13 @@ from paceline.protocol import connection as c
 from paceline.protocol.catalogue import TABLES, Direction
 from paceline.scheduler.server.durable.recovery.recorded_connection import (
     NO_SUCCESSION,
-    PastConnection,
+    RecordedConnection,
 )
 
 from .peer import EventHandler
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
 
     from .peer import Peer
 
@@ -52,7 +52,7 @@ class UnregisteredStream(EventHandler):
             if not self._handle(raw):
                 return
 
-    def capture(self, connection: PastConnection, past: Past) -> None:
+    def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         connection.fault = NO_SUCCESSION
 
     def closed(self, reason: str) -> None:

@@ -29,7 +29,7 @@ from .messages import (
 )
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.recovery.replay import Past
+    from paceline.scheduler.server.durable.recovery.replay import RecordedState
 
 
 class KeeperChannel:
@@ -42,8 +42,8 @@ class KeeperChannel:
         template: starts child processes.
 
     Attributes:
-        past, position: the state to continue from, and the position in the log to which it belongs;
-            None to start from the beginning of the log.
+        recorded, position: the state to continue from, and its position in the log; None to start
+            from the beginning of the log.
         standbys: ids of processes that this one has forked.
         ancestors: objects of the processes that this one is a copy of. If they were deleted, they
             would close descriptors, which have other meanings here.
@@ -57,7 +57,7 @@ class KeeperChannel:
         self.kept = kept
         self.folder = folder
         self.template = template
-        self.past: Past | None = None
+        self.recorded: RecordedState | None = None
         self.position: Position | None = None
         self.standbys: list[int] = []
         self.ancestors: list[Any] = []

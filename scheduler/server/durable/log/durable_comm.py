@@ -17,7 +17,10 @@ from paceline.protocol.framing import pack_frames
 from paceline.scheduler.server.comm.sockets import bind_sockets
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
 from paceline.scheduler.server.comm.transport import Transport
-from paceline.scheduler.server.durable.recovery.recorded_connection import NOT_KEPT, PastConnection
+from paceline.scheduler.server.durable.recovery.recorded_connection import (
+    NOT_KEPT,
+    RecordedConnection,
+)
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
@@ -36,7 +39,7 @@ class DurableComm(TcpComm):
     """An accepted connection that is recorded.
 
     Args:
-        past: a connection that a scheduler process before this one has accepted.
+        recorded: a connection that a scheduler process before this one has accepted.
 
     Attributes:
         n_read, n_written: bytes so far.
@@ -48,33 +51,33 @@ class DurableComm(TcpComm):
         owner: Transport,
         recorder: LogRecorder,
         keeper: KeeperChannel,
-        past: PastConnection | None = None,
+        recorded: RecordedConnection | None = None,
     ) -> None:
         super().__init__(owner, outgoing=False)
         self._recorder = recorder
         self._keeper = keeper
-        self._past = past
+        self._recorded = recorded
         self.n_read = self.n_written = 0
         self.recent: list[Buffer] = []
-        if past is not None:
-            self.number = past.number
-            self.n_read, self.n_written = past.read, past.written
-            self.facts = past.facts
-            self.is_stream = bool(past.kind)
-            self.has_replied = past.has_replied
-            self._reader = past.reader
-            self._out = [bytes(past.unsent)] if past.unsent else []
-            self._out_nbytes = len(past.unsent)
+        if recorded is not None:
+            self.number = recorded.number
+            self.n_read, self.n_written = recorded.read, recorded.written
+            self.facts = recorded.facts
+            self.is_stream = bool(recorded.kind)
+            self.has_replied = recorded.has_replied
+            self._reader = recorded.reader
+            self._out = [bytes(recorded.unsent)] if recorded.unsent else []
+            self._out_nbytes = len(recorded.unsent)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._owner.scratch
 
     def begin(self) -> None:
-        if self._past is None:
+        if self._recorded is None:
             self._recorder.opened(self.number, self.facts)
             super().begin()
             return
-        self._past = None
+        self._recorded = None
         self._owner.comms.add(self)
         self.flush()
         if self._closing:
@@ -131,9 +134,9 @@ class DurableComm(TcpComm):
         if self._transport is None or not self._transport.get_write_buffer_size():
             self.recent.clear()
 
-    def capture(self, connection: Connection) -> PastConnection:
+    def capture(self, connection: Connection) -> RecordedConnection:
         """Return what another process needs to continue the connection."""
-        return PastConnection(
+        return RecordedConnection(
             self.number,
             self.facts,
             NOT_KEPT,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from paceline.scheduler.server.durable.log.durable_comm import DurableComm
     from paceline.scheduler.server.server_api import ServerApi
 
-    from .recorded_connection import PastConnection
-    from .replay import Past
+    from .recorded_connection import RecordedConnection
+    from .replay import RecordedState
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -35,14 +35,18 @@ class Adoption:
     """
 
     def __init__(
-        self, server: ServerApi, past: Past, connection: PastConnection, comm: DurableComm
+        self,
+        server: ServerApi,
+        recorded: RecordedState,
+        connection: RecordedConnection,
+        comm: DurableComm,
     ) -> None:
         self.comm = comm
         self.peer = Peer(server, comm, connection.connection)
         self.peer.receive_spool = connection.receive_spool
         comm.events = self.peer
         self._server = server
-        self._past = past
+        self._recorded = recorded
         self._connection = connection
         self._stream: WorkerStream | ClientStream | None = None
         self._fault = connection.fault
@@ -55,10 +59,10 @@ class Adoption:
             if server.secret is not None and not connection.is_admitted:
                 self._fault = "the scheduler process died before it had checked its handshake"
 
-    def _continue_stream(self, connection: PastConnection) -> None:
+    def _continue_stream(self, connection: RecordedConnection) -> None:
         known: Any = {"worker": self._server.state.workers, "client": self._server.state.clients}
         name = connection.name
-        latest = self._past.streams.get((connection.kind, name))
+        latest = self._recorded.streams.get((connection.kind, name))
         if latest is None or name not in known[connection.kind]:
             self._fault = "its peer was removed"
         elif latest is not connection:
@@ -86,7 +90,7 @@ class Adoption:
         elif connection.requests:
             self._continue_requests(connection)
 
-    def _end_stream(self, connection: PastConnection) -> None:
+    def _end_stream(self, connection: RecordedConnection) -> None:
         """Handle the last messages of a stream that has ended, and remove its peer."""
         assert self._stream is not None
         self.peer.closed = True  # nothing is written
@@ -100,7 +104,7 @@ class Adoption:
             self.peer.admit()
         self.peer.apply_pauses()
 
-    def _continue_requests(self, connection: PastConnection) -> None:
+    def _continue_requests(self, connection: RecordedConnection) -> None:
         """Reply to the requests that are not done."""
         handler = self.peer.handler
         assert isinstance(handler, RpcHandler)
@@ -114,7 +118,7 @@ class Adoption:
             self.comm.drop(str(error))
 
     def _continue_request(
-        self, connection: PastConnection, handler: RpcHandler, event: Any
+        self, connection: RecordedConnection, handler: RpcHandler, event: Any
     ) -> bool:
         """Continue the oldest request. Return False if it is to be handled from its start."""
         message = event.message if type(event) is RequestReceived else None
@@ -122,8 +126,8 @@ class Adoption:
             driver = self._server.driver
             future = driver.reply_to_come(connection.request_id)
             handler.wait_for(event, future, connection.request_id)
-            if connection.request_id in self._past.replies:
-                driver.reply(connection.request_id, self._past.replies[connection.request_id])
+            if connection.request_id in self._recorded.replies:
+                driver.reply(connection.request_id, self._recorded.replies[connection.request_id])
         elif connection.has_replied and type(message) is m.RegisterNanny:
             started = nanny_started(self._server, message.address, self.peer)
             handler.wait_for(event, self._server.loop.create_task(started))

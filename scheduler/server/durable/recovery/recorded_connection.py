@@ -1,4 +1,4 @@
-"""A connection as a recovery knows it: what was read, handled and written."""
+"""What was recorded of a connection: what was read, handled and written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NO_SUCCESSION = "the state of a stream without a registration is not recorded"
 
 
 @dataclass(slots=True, eq=False)
-class PastConnection:
+class RecordedConnection:
     """A connection that a scheduler process before this one has accepted.
 
     Attributes:

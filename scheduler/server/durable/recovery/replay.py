@@ -24,7 +24,7 @@ from paceline.scheduler.server.durable.log.segments import RecoveryError
 from paceline.scheduler.server.journal.replay import ReplayedPlugins
 from paceline.workers_compat.graphs.compiler_messages import decode_reply
 
-from .recorded_connection import NOT_KEPT, CompilingGraph, PastConnection
+from .recorded_connection import NOT_KEPT, CompilingGraph, RecordedConnection
 from .tcp_counters import Transferred
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ class RunStart:
 
 
 @dataclass(slots=True)
-class Past:
-    """The state of a scheduler when its process died.
+class RecordedState:
+    """The state of a scheduler that another process continues.
+
+    It is what the log says, or the state of the process from which a standby was forked.
 
     Attributes:
         connections: number -> connection, for those that are open.
@@ -70,7 +72,7 @@ class Past:
 
     start: RunStart
     core: SchedulerCore
-    connections: dict[int, PastConnection] = field(default_factory=dict)
+    connections: dict[int, RecordedConnection] = field(default_factory=dict)
     now: float = 0.0
     timers: dict[int, float] = field(default_factory=dict)
     replies: dict[int, Any] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Past:
     last_request_id: int = 0
     last_graph_id: int = 0
     outbox: Outbox = field(default_factory=Outbox)
-    streams: dict[tuple[str, str], PastConnection] = field(default_factory=dict)
+    streams: dict[tuple[str, str], RecordedConnection] = field(default_factory=dict)
     n_turns: int = 0
     n_errors: int = 0
 
@@ -90,26 +92,26 @@ class Replay:
     Args:
         counters: number of each connection that the keeper holds -> what the kernel counted.
         new_connection: returns the protocol's end of an accepted connection.
-        past: the state to start from; None for that of the first record.
+        recorded: the state to start from; None for that of the first record.
 
     Attributes:
-        past: the state after the records so far. Not set before the first record.
+        recorded: the state after the records so far. Not set before the first record.
 
     Raises:
         RecoveryError: the log contradicts itself.
     """
 
-    past: Past
+    recorded: RecordedState
 
     def __init__(
         self,
         counters: Mapping[int, Transferred],
         new_connection: Callable[[], Connection],
-        past: Past | None = None,
+        recorded: RecordedState | None = None,
     ) -> None:
-        if past is not None:
-            self.past = past
-            for number, connection in past.connections.items():
+        if recorded is not None:
+            self.recorded = recorded
+            for number, connection in recorded.connections.items():
                 connection.attach(counters.get(number, NOT_KEPT))
         self._counters = counters
         self._new_connection = new_connection
@@ -134,33 +136,33 @@ class Replay:
         kind, number, body = record
         if kind == r.START:
             start = pickle.loads(body)
-            self.past = Past(start, build_core(start.config))
+            self.recorded = RecordedState(start, build_core(start.config))
         elif kind == r.STEP:
             self._step(pickle.loads(body))
         elif kind == r.OPENED:
             counters = self._counters.get(number, NOT_KEPT)
-            connection = PastConnection(
+            connection = RecordedConnection(
                 number, pickle.loads(body), counters, self._new_connection()
             )
-            self.past.connections[number] = connection
-        elif (past := self.past.connections.get(number)) is not None:
+            self.recorded.connections[number] = connection
+        elif (known := self.recorded.connections.get(number)) is not None:
             if kind == r.READ:
-                past.receive(body)
+                known.receive(body)
             elif kind == r.ADMITTED:
-                past.is_admitted = True
+                known.is_admitted = True
             else:
-                past.is_closed = True
-                self._forget(past)
+                known.is_closed = True
+                self._forget(known)
 
-    def _forget(self, past: PastConnection) -> None:
+    def _forget(self, known: RecordedConnection) -> None:
         """Forget a connection that is closed and whose messages have been handled."""
-        if past.is_closed and not past.messages:
-            self.past.connections.pop(past.number, None)
+        if known.is_closed and not known.messages:
+            self.recorded.connections.pop(known.number, None)
 
     def _step(self, parts: list[tuple[Any, ...]]) -> None:
         for index, (kind, *values) in enumerate(parts):
             following = parts[index + 1] if index + 1 < len(parts) else (0,)
-            state = self.past.core.state
+            state = self.recorded.core.state
             if following[0] == r.WRITES:
                 state.plugins = ReplayedPlugins(state, pickle.loads(following[1]))
             self._parts[kind](*values)
@@ -169,34 +171,34 @@ class Replay:
     # turns
 
     def _handle(self, stimulus: Stimulus, now: float) -> None:
-        past = self.past
-        past.now = now
-        past.n_turns += 1
+        recorded = self.recorded
+        recorded.now = now
+        recorded.n_turns += 1
         try:
-            past.core.handle(stimulus, now, past.outbox)
+            recorded.core.handle(stimulus, now, recorded.outbox)
         except Exception:  # as in the process that died, which has logged it
-            past.n_errors += 1
+            recorded.n_errors += 1
 
     def _batch(self, number: int, count: int, now: float) -> None:
-        past = self._connection(number)
-        for message in past.take(count):
+        known = self._connection(number)
+        for message in known.take(count):
             stimulus_id = getattr(message, "stimulus_id", None)
             stimulus_id = stimulus_id or f"{stimulus_name(message)}-{now}"
-            self._handle(Stimulus(past.name, message, stimulus_id), now)
-        self._forget(past)
+            self._handle(Stimulus(known.name, message, stimulus_id), now)
+        self._forget(known)
 
     def _stimulus(
         self, number: int, now: float, pickled: bytes, stimulus_id: str, request_id: int
     ) -> None:
         source, message = pickle.loads(pickled)
         stimulus = Stimulus(source, message, stimulus_id, request_id)
-        past = self.past
+        recorded = self.recorded
         if stimulus.request_id:
-            past.last_request_id = max(past.last_request_id, stimulus.request_id)
-            if number in past.connections:
-                past.connections[number].request_id = stimulus.request_id
+            recorded.last_request_id = max(recorded.last_request_id, stimulus.request_id)
+            if number in recorded.connections:
+                recorded.connections[number].request_id = stimulus.request_id
         if type(stimulus.message) is TimerDue:
-            past.timers.pop(stimulus.message.timer_id, None)
+            recorded.timers.pop(stimulus.message.timer_id, None)
         self._end_graph(stimulus.source, stimulus.message)
         self._handle(stimulus, now)
 
@@ -207,79 +209,79 @@ class Replay:
 
     def _end_graph(self, client: str, outcome: Any) -> None:
         """Remove the graph of an outcome from those that are being compiled."""
-        past = self.past.streams.get(("client", client))
-        if past is not None and type(outcome) in (GraphCommit, GraphFailed, GraphDropped):
-            past.end_graph(outcome.graph_id)
+        known = self.recorded.streams.get(("client", client))
+        if known is not None and type(outcome) in (GraphCommit, GraphFailed, GraphDropped):
+            known.end_graph(outcome.graph_id)
 
     def _other(self, number: int, name: str) -> None:
-        past = self._connection(number)
+        known = self._connection(number)
         if name == m.UpdateGraph.__name__:
-            self.past.last_graph_id += 1
-        found = past.find_other(name)
+            self.recorded.last_graph_id += 1
+        found = known.find_other(name)
         if found is None:
             return
         index, message = found
         if type(message) is m.UpdateGraph:
-            past.messages[index] = CompilingGraph(self.past.last_graph_id, message)
+            known.messages[index] = CompilingGraph(self.recorded.last_graph_id, message)
         else:
-            del past.messages[index]
-            self._forget(past)
+            del known.messages[index]
+            self._forget(known)
 
     # connections
 
-    def _connection(self, number: int) -> PastConnection:
-        past = self.past.connections.get(number)
-        if past is None:
+    def _connection(self, number: int) -> RecordedConnection:
+        known = self.recorded.connections.get(number)
+        if known is None:
             raise RecoveryError(f"there is no connection {number}")
-        return past
+        return known
 
     def _stream(self, number: int, kind: str, name: str) -> None:
-        past = self._connection(number)
-        past.become_stream(kind, name)
-        self.past.streams[kind, name] = past
+        known = self._connection(number)
+        known.become_stream(kind, name)
+        self.recorded.streams[kind, name] = known
 
     def _done(self, number: int, n_messages: int) -> None:
-        past = self.past.connections.get(number)
-        if past is not None:
-            self.past.replies.pop(past.request_id, None)
-            past.request_done(n_messages)
+        known = self.recorded.connections.get(number)
+        if known is not None:
+            self.recorded.replies.pop(known.request_id, None)
+            known.request_done(n_messages)
 
     def _plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
         if plugin is None:
-            self.past.plugins.pop((kind, name), None)
+            self.recorded.plugins.pop((kind, name), None)
         else:
-            self.past.plugins[kind, name] = plugin
+            self.recorded.plugins[kind, name] = plugin
 
     def _shuffles(self, state: bytes) -> None:
-        self.past.shuffles = state
+        self.recorded.shuffles = state
 
     # output
 
     def _flushed(self) -> None:
-        outbox, self.past.outbox = self.past.outbox, Outbox()
+        outbox, self.recorded.outbox = self.recorded.outbox, Outbox()
         for kind, batches in (("client", outbox.clients), ("worker", outbox.workers)):
             for name, messages in batches.items():
-                stream = self.past.streams.get((kind, name))
+                stream = self.recorded.streams.get((kind, name))
                 if stream is not None:
                     stream.unwritten += messages
         if outbox.replies:
-            waiting = {past.request_id for past in self.past.connections.values()}
-            self.past.replies.update(each for each in outbox.replies if each[0] in waiting)
+            waiting = {known.request_id for known in self.recorded.connections.values()}
+            self.recorded.replies.update(each for each in outbox.replies if each[0] in waiting)
         for instruction in outbox.instructions:
             if type(instruction) is SetTimer:
-                self.past.timers[instruction.timer_id] = instruction.when
+                self.recorded.timers[instruction.timer_id] = instruction.when
 
     def _sent(self, number: int, messages: bytes) -> None:
-        past = self.past.connections.get(number)
-        if past is not None:
-            past.unwritten += pickle.loads(messages)
+        known = self.recorded.connections.get(number)
+        if known is not None:
+            known.unwritten += pickle.loads(messages)
 
     def _wrote(self, number: int, n_messages: int, data: bytes) -> None:
-        past = self.past.connections.get(number)
-        if past is not None:
-            past.wrote(data, n_messages)
+        known = self.recorded.connections.get(number)
+        if known is not None:
+            known.wrote(data, n_messages)
 
     def _wrote_unkept(self, number: int, nbytes: int) -> None:
-        past = self.past.connections.get(number)
-        if past is not None:
-            past.wrote_gap(nbytes)
+        known = self.recorded.connections.get(number)
+        if known is not None:
+            known.wrote_gap(nbytes)

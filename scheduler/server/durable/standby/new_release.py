@@ -17,7 +17,7 @@ from paceline.scheduler.server.durable.channel.progress import KeptMemory, Progr
 from paceline.scheduler.server.durable.keeper.upgrade import VARIABLE, UpgradeError
 from paceline.scheduler.server.durable.log.segments import FORMAT as LOG_FORMAT
 from paceline.scheduler.server.durable.log.segments import Position
-from paceline.scheduler.server.durable.recovery.replay import Past
+from paceline.scheduler.server.durable.recovery.replay import RecordedState
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.workers_compat.security import shared_secret
 
@@ -52,17 +52,17 @@ def join(fd: int) -> KeeperChannel:
     _check("the keeper's messages have", facts["format"], FORMAT)
     scratch, progress, file, stdout, stderr = fds
     with open(file, "rb") as stream:
-        past, about = snapshot.read(stream, Connections(shared_secret.configured()).accepted)
+        recorded, about = snapshot.read(stream, Connections(shared_secret.configured()).accepted)
     _check("the log has", about["log"], LOG_FORMAT)
-    _complete(past)
-    if past.shuffles:
-        pickle.loads(past.shuffles)  # imports pandas, which takes long
+    _complete(recorded)
+    if recorded.shuffles:
+        pickle.loads(recorded.shuffles)  # imports pandas, which takes long
     kept = Kept(scratch=KeptMemory(SCRATCH_NBYTES, scratch), progress=Progress(progress))
     for number, duplicate in ((1, stdout), (2, stderr)):
         os.dup2(duplicate, number)
     standby.begin(sock)
     keeper = KeeperChannel(sock, kept, Path(facts["folder"]))
-    return standby.wait(sock, keeper, past, Position(*about["position"]))
+    return standby.wait(sock, keeper, recorded, Position(*about["position"]))
 
 
 def _check(what: str, found: int, known: int) -> None:
@@ -73,9 +73,9 @@ def _check(what: str, found: int, known: int) -> None:
         )
 
 
-def _complete(past: Past) -> None:
+def _complete(recorded: RecordedState) -> None:
     """Add what a snapshot does not contain, such as the extensions that are new in this release."""
-    core = past.core
+    core = recorded.core
     core.state.plugins = None
     for extension in default_extensions(core.state.config):
         core.extensions.setdefault(extension.name, extension)

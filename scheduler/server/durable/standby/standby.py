@@ -29,7 +29,7 @@ from paceline.scheduler.server.durable.log.durable_comm import DurableComm
 from paceline.scheduler.server.durable.log.recorder import LogRecorder, dump
 from paceline.scheduler.server.durable.log.segments import FORMAT as LOG_FORMAT
 from paceline.scheduler.server.durable.log.segments import Position
-from paceline.scheduler.server.durable.recovery.replay import Past, RunStart
+from paceline.scheduler.server.durable.recovery.replay import RecordedState, RunStart
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.counters import next_number
 from paceline.workers_compat.end_process import end_process
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from paceline.scheduler.server.server_api import ServerApi
 
 
-def capture(server: ServerApi, start: RunStart) -> Past:
+def capture(server: ServerApi, start: RunStart) -> RecordedState:
     """Return the state of this process, which handles nothing any more.
 
     Args:
         server: the server of this process.
-        start: see ``Past``.
+        start: see ``RecordedState``.
     """
     recorder = server.recorder
     assert isinstance(recorder, LogRecorder)
-    past = Past(start, server.core)
-    server.driver.capture(past)
-    past.last_graph_id = next_number(server.graph_ids) - 1
-    past.plugins = dict(recorder.plugins)
+    recorded = RecordedState(start, server.core)
+    server.driver.capture(recorded)
+    recorded.last_graph_id = next_number(server.graph_ids) - 1
+    recorded.plugins = dict(recorder.plugins)
     if recorder.shuffles is not None:
-        past.shuffles = dump(recorder.shuffles.state())
+        recorded.shuffles = dump(recorder.shuffles.state())
     streams: dict[tuple[str, str], Any] = {
         (kind, name): stream
         for kind, found in (
@@ -69,13 +69,13 @@ def capture(server: ServerApi, start: RunStart) -> Past:
     handlers |= {stream.peer: stream for stream in streams.values()}
     for peer, handler in handlers.items():
         if isinstance(peer.comm, DurableComm):
-            connection = past.connections[peer.comm.number] = peer.comm.capture(peer.connection)
+            connection = recorded.connections[peer.comm.number] = peer.comm.capture(peer.connection)
             connection.receive_spool = peer.receive_spool
-            handler.capture(connection, past)
-    past.streams = {
-        key: past.connections[stream.peer.comm.number] for key, stream in streams.items()
+            handler.capture(connection, recorded)
+    recorded.streams = {
+        key: recorded.connections[stream.peer.comm.number] for key, stream in streams.items()
     }
-    return past
+    return recorded
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
     Args:
         sock: socket to the keeper.
         server: the server of the scheduler process.
-        start: see ``Past``.
+        start: see ``RecordedState``.
         position: the end of the log.
         keeper: the channel of the scheduler process.
     """
@@ -101,8 +101,8 @@ def run(
         asyncio._set_running_loop(None)  # noqa: SLF001 - documented for event loops
         begin(sock, {comm.fd for comm in server.transport.comms if isinstance(comm, TcpComm)})
         server.request_state.close()
-        past = capture(server, start)
-        channel = wait(sock, keeper, past, position)
+        recorded = capture(server, start)
+        channel = wait(sock, keeper, recorded, position)
         channel.ancestors = ancestors
         channel.serve(channel)
         code = 0
@@ -149,20 +149,20 @@ def begin(sock: socket.socket, comm_fds: Container[int] = ()) -> None:
 
 
 def wait(
-    sock: socket.socket, keeper: KeeperChannel, past: Past, position: Position
+    sock: socket.socket, keeper: KeeperChannel, recorded: RecordedState, position: Position
 ) -> KeeperChannel:
     """Wait until the keeper wakes this process. End the process if it is not needed.
 
     Args:
         sock: socket to the keeper.
         keeper: a channel whose memory is shared with the keeper.
-        past: the state to continue from.
+        recorded: the state to continue from.
         position: the position in the log to which it belongs.
     """
     writers: list[int] = []
 
     def write_snapshot(file: int, reply: int) -> None:
-        writers.append(_fork_writer(file, reply, past, position))
+        writers.append(_fork_writer(file, reply, recorded, position))
 
     while True:
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended
@@ -179,7 +179,7 @@ def wait(
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            channel.past, channel.position = past, position
+            channel.recorded, channel.position = recorded, position
             return channel
         sock.close()
         sock = next_sock
@@ -187,7 +187,7 @@ def wait(
         writers.clear()
 
 
-def _fork_writer(file: int, reply: int, past: Past, position: Position) -> int:
+def _fork_writer(file: int, reply: int, recorded: RecordedState, position: Position) -> int:
     """Fork a process that writes a snapshot, so that this one can be woken meanwhile.
 
     Return its process id.
@@ -200,7 +200,7 @@ def _fork_writer(file: int, reply: int, past: Past, position: Position) -> int:
     try:
         about = {"release": build.description(), "log": LOG_FORMAT, "position": tuple(position)}
         with open(file, "wb") as stream:
-            result = SnapshotReply(snapshot.write(stream, past, about))
+            result = SnapshotReply(snapshot.write(stream, recorded, about))
         os.write(reply, pickle.dumps(result))
     except BaseException as error:
         os.write(reply, pickle.dumps(SnapshotReply(0, f"{type(error).__name__}: {error}")))
