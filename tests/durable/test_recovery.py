@@ -233,7 +233,7 @@ async def test_plugins_that_start_slowly(
 ) -> None:
     for name, seconds in (("soon", 0.0), ("late", 10.0)):
         plugin = pickle.dumps(StartsSlowly(seconds))
-        scheduler.server.recorder.plugin("scheduler", name, plugin)
+        scheduler.server.recorder.continued("scheduler", name, plugin)
     commit(scheduler)
     monkeypatch.setattr(plugins, "START_SECONDS", 1.0)
     async with succeeded(scheduler, tmp_path) as successor:
@@ -382,14 +382,14 @@ async def test_plugins_are_recorded_once_all_peers_have_them(
         adding = asyncio.ensure_future(register(server, b"pickle", name, idempotent=True))
         await sent.wait()
         commit(scheduler)
-        assert (kind, name) not in replayed(scheduler, tmp_path).plugins
+        assert (kind, name) not in replayed(scheduler, tmp_path).to_continue
         if name == "removed":
             del getattr(server.request_state, f"{kind}_plugins")[name]
         received.set()
         with pytest.raises(OSError, match="has ended"):
             await adding
     commit(scheduler)
-    assert replayed(scheduler, tmp_path).plugins == {(kind, "kept"): b"pickle"}
+    assert replayed(scheduler, tmp_path).to_continue == {(kind, "kept"): b"pickle"}
 
 
 async def test_plugins_wait_for_nannies_that_are_continued(scheduler: Scheduler) -> None:

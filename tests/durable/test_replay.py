@@ -262,7 +262,7 @@ async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_pa
 
 def test_request_that_is_read_with_invalid_data_is_not_lost() -> None:
     connection = Connections(None).accepted()
-    known = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    known = RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
     messages = [Connections(None).outgoing().start(), [b"request"]]
     known.receive(b"".join(b"".join(pack_frames(each)) for each in messages) + bytes(16))
     assert list(known.requests) == [[b"request"]]

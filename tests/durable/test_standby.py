@@ -32,7 +32,7 @@ from paceline.scheduler.server.durable.standby.standby import begin, capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.peers.spool import Spool
-from paceline.scheduler.server.requests.plugins import restore_plugins
+from paceline.scheduler.server.requests.plugins import restore_plugins_and_activities
 from paceline.scheduler.server.runtime import build, child_process
 from paceline.scheduler.server.runtime.template import NUMBER, Template
 
@@ -67,7 +67,7 @@ def described(recorded: RecordedState) -> dict[object, object]:
         "connections": connections,
         "streams": {key: each.number for key, each in recorded.streams.items()},
         "timers": {timer: recorded.timers[timer] for timer in recorded.core.state.timers},
-        "plugins": recorded.plugins,
+        "to_continue": recorded.to_continue,
         "numbers": (recorded.last_request_id, recorded.last_graph_id, recorded.n_errors),
     }
 
@@ -128,8 +128,8 @@ async def test_restored_plugins_are_captured(scheduler: Scheduler) -> None:
     server = scheduler._server
     assert server is not None and server.durability is not None
     plugins = {("worker", "one"): b"1", ("nanny", "two"): b"2"}
-    await restore_plugins(server, plugins)
-    assert capture(server, server.durability.start).plugins == plugins
+    await restore_plugins_and_activities(server, plugins)
+    assert capture(server, server.durability.start).to_continue == plugins
 
 
 async def test_removed_log_is_noticed(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.server.peers.connections import Connections
-from paceline.scheduler.server.requests.plugins import restore_plugins
+from paceline.scheduler.server.requests.plugins import restore_plugins_and_activities
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.config import config as dask_config
 
@@ -174,7 +174,7 @@ class Durability:
         server.graph_ids = itertools.count(recorded.last_graph_id + 1)
         alive = asyncio.ensure_future(self._note_alive())
         try:
-            await restore_plugins(server, recorded.plugins)
+            await restore_plugins_and_activities(server, recorded.to_continue)
         finally:
             alive.cancel()
         if recorded.shuffles and self.recorder.shuffles is not None:

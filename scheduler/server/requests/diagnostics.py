@@ -141,7 +141,7 @@ def handle_profile(server: ServerApi, request: m.Profile, peer: Peer) -> Any:
 def task_stream(server: ServerApi, *_: Any) -> Any:
     """Return distributed's ``TaskStreamPlugin``. It collects from the first call on."""
     if stock_plugins.TASK_STREAM not in server.plugins:
-        server.recorder.plugin(TASK_STREAM, "", b"")
+        server.recorder.continued(TASK_STREAM, "", b"")
     return stock_plugins.task_stream(server.plugins)
 
 
@@ -153,13 +153,13 @@ def handle_get_task_stream(server: ServerApi, request: m.GetTaskStream, peer: Pe
 def start_task_metadata(server: ServerApi, name: str, *_: Any) -> None:
     """Start a collection of metadata of tasks."""
     stock_plugins.start_task_metadata(server.plugins, name)
-    server.recorder.plugin(TASK_METADATA, name, b"")
+    server.recorder.continued(TASK_METADATA, name, b"")
 
 
 def stop_task_metadata(server: ServerApi, name: str | None) -> dict[str, Any]:
     """Stop a collection and return what it found. Raise ValueError for an unknown name."""
     found = stock_plugins.stop_task_metadata(server.plugins, name)
-    server.recorder.plugin(TASK_METADATA, str(name), None)
+    server.recorder.continued(TASK_METADATA, str(name), None)
     return found
 
 

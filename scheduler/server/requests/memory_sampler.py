@@ -33,14 +33,14 @@ def start(server: ServerApi, client: str, measure: str, interval: float) -> str:
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
     key = str(uuid.uuid4())
-    server.recorder.plugin(KIND, key, json.dumps([client, measure, interval]).encode())
+    server.recorder.continued(KIND, key, json.dumps([client, measure, interval]).encode())
     _start(server, key, client, measure, interval)
     return key
 
 
 def start_again(server: ServerApi, key: str, options: bytes) -> None:
     """Start a sampler that another process of the scheduler had. Its samples are lost."""
-    server.recorder.plugin(KIND, key, options)
+    server.recorder.continued(KIND, key, options)
     _start(server, key, *json.loads(options))
 
 
@@ -54,7 +54,7 @@ def _start(server: ServerApi, key: str, client: str, measure: str, interval: flo
 def stop(server: ServerApi, key: str) -> list[tuple[float, int]]:
     """Stop a sampler and return its samples. Raise KeyError if there is no such sampler."""
     sampler = server.request_state.memory_samplers.pop(key)
-    server.recorder.plugin(KIND, key, None)
+    server.recorder.continued(KIND, key, None)
     if sampler.task is not None:
         sampler.task.cancel()
     return sampler.samples
@@ -68,7 +68,7 @@ async def _run(
         await asyncio.sleep(interval_seconds)
         if client not in server.state.clients:
             server.request_state.memory_samplers.pop(key, None)
-            server.recorder.plugin(KIND, key, None)
+            server.recorder.continued(KIND, key, None)
             return
         _sample(server, sampler, measure)
     logger.warning("A memory sampler of %s took %d samples; stopping it", client, SAMPLES_MAX)

@@ -25,7 +25,7 @@ START_SECONDS = 30.0
 
 #: Kind of an activity for a client that another process of the scheduler has begun -> function that
 #: continues it, from its name and what was recorded of it.
-CONTINUED: dict[str, Callable[[ServerApi, str, bytes], Any]] = {
+ACTIVITIES: dict[str, Callable[[ServerApi, str, bytes], Any]] = {
     diagnostics.TASK_STREAM: diagnostics.task_stream,
     diagnostics.TASK_METADATA: diagnostics.start_task_metadata,
     memory_sampler.KIND: memory_sampler.start_again,
@@ -74,14 +74,14 @@ def _adding(
         yield
     finally:
         if plugins.get(name) is plugin:
-            server.recorder.plugin(kind, name, plugin)
+            server.recorder.continued(kind, name, plugin)
 
 
 async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
     """Remove a plugin from all workers. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.worker_plugins.pop(name, None) is None:
         raise ValueError(f"The worker plugin {name} does not exist")
-    server.recorder.plugin("worker", name, None)
+    server.recorder.continued("worker", name, None)
     return await broadcast(server, m.PluginRemove(name=name))
 
 
@@ -89,7 +89,7 @@ async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any
     """Remove a plugin from all nannies. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
-    server.recorder.plugin("nanny", name, None)
+    server.recorder.continued("nanny", name, None)
     return await broadcast(server, m.NannyPluginRemove(name=name), nanny=True)
 
 
@@ -147,25 +147,27 @@ async def register_scheduler_plugin(
         if inspect.isawaitable(result):
             await result
     host.add(instance, name, bool(idempotent))
-    server.recorder.plugin("scheduler", name, plugin)
+    server.recorder.continued("scheduler", name, plugin)
 
 
 def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
     """Remove a plugin from the scheduler. Raise ValueError if it is unknown."""
     server.plugins.remove(name)
-    server.recorder.plugin("scheduler", name, None)
+    server.recorder.continued("scheduler", name, None)
 
 
-async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], bytes]) -> None:
-    """Register plugins, (kind, name) -> pickle, that another process of the scheduler had.
+async def restore_plugins_and_activities(
+    server: ServerApi, recorded: Mapping[tuple[str, str], bytes]
+) -> None:
+    """Start the plugins and ``ACTIVITIES`` of another process of the scheduler again.
 
-    Plugins of the scheduler and ``CONTINUED`` start again. Log their errors, and go on without
-    those that do not start within ``START_SECONDS``.
+    Log errors of the scheduler's plugins, and go on without those that do not start within
+    ``START_SECONDS``. ``recorded`` is (kind, name) -> value, see ``Recorder.continued``.
     """
     state = server.request_state
-    for (kind, name), plugin in plugins.items():
-        if kind in CONTINUED:
-            CONTINUED[kind](server, name, plugin)
+    for (kind, name), plugin in recorded.items():
+        if kind in ACTIVITIES:
+            ACTIVITIES[kind](server, name, plugin)
         elif kind == "scheduler":
             try:
                 start = register_scheduler_plugin(server, plugin, name)
@@ -181,7 +183,7 @@ async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], b
         else:
             pickled = state.worker_plugins if kind == "worker" else state.nanny_plugins
             pickled[name] = plugin
-            server.recorder.plugin(kind, name, plugin)  # for the successor of this process
+            server.recorder.continued(kind, name, plugin)  # for the successor of this process
 
 
 HANDLERS: dict[type, Handler] = {

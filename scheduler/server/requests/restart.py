@@ -100,11 +100,11 @@ def _recorded(server: ServerApi, stimulus_id: str) -> Iterator[int]:
     The number is recorded because the workers may be gone when another process repeats the request.
     """
     n_workers = server.request_state.restarts.pop(stimulus_id, len(server.state.workers))
-    server.recorder.plugin(KIND, stimulus_id, b"%d" % n_workers)
+    server.recorder.continued(KIND, stimulus_id, b"%d" % n_workers)
     try:
         yield n_workers
     finally:
-        server.recorder.plugin(KIND, stimulus_id, None)
+        server.recorder.continued(KIND, stimulus_id, None)
 
 
 def restart_again(server: ServerApi, stimulus_id: str, n_workers: bytes) -> None:
@@ -112,7 +112,7 @@ def restart_again(server: ServerApi, stimulus_id: str, n_workers: bytes) -> None
 
     Its request is repeated, with the same `stimulus_id`.
     """
-    server.recorder.plugin(KIND, stimulus_id, n_workers)
+    server.recorder.continued(KIND, stimulus_id, n_workers)
     server.request_state.restarts[stimulus_id] = int(n_workers)
 
 

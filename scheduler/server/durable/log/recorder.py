@@ -72,8 +72,8 @@ WROTE_UNKEPT: Final = 9
 STREAM: Final = 10
 #: (connection, number of messages read): the oldest request is done.
 DONE: Final = 11
-#: (kind, name, pickled plugin or None): a plugin was added or removed.
-PLUGIN: Final = 12
+#: (kind, name, value or None): something that a successor starts again has begun or ended.
+CONTINUED: Final = 12
 #: (pickled state): the state of P2P shuffles changed.
 SHUFFLES: Final = 13
 
@@ -140,10 +140,14 @@ class Recorder:
     def done(self, connection: int, n_messages: int) -> None:
         """Record that the oldest request is done, for which `n_messages` were read."""
 
-    def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
-        """Record that a plugin of workers, nannies or the scheduler was added or removed.
+    def continued(self, kind: str, name: str, value: bytes | None) -> None:
+        """Record what a successor starts again, or None when it has ended.
 
-        Other kinds are those of ``requests.plugins.CONTINUED``.
+        Args:
+            kind: "worker", "nanny" or "scheduler" for a plugin, which is `value`, pickled. Others
+                are those of ``requests.plugins.ACTIVITIES``.
+            name: identifies it among those of its kind.
+            value: what the successor needs to start it.
         """
 
 
@@ -155,7 +159,7 @@ class LogRecorder(Recorder):
 
     Attributes:
         turn_writes: what plugins write within the current turn.
-        plugins: (kind, name) -> pickle, for the plugins that were added.
+        to_continue: (kind, name) -> value, for what a successor starts again.
         poisonous_stimulus: digest of the stimulus that is not to be handled, or 0.
         on_set_aside: called with the name and the pickle of a stimulus that was not handled.
         on_failure: called once if the log cannot be written. Nothing is recorded after that.
@@ -167,7 +171,7 @@ class LogRecorder(Recorder):
         self._progress = progress
         self.turn_writes = TurnWrites()
         self._log = log
-        self.plugins: dict[tuple[str, str], bytes] = {}
+        self.to_continue: dict[tuple[str, str], bytes] = {}
         self.on_failure: Callable[[OSError], None] = lambda error: None
         self.poisonous_stimulus = 0
         self.shuffles = None  # mypyc drops the default in the class
@@ -297,12 +301,12 @@ class LogRecorder(Recorder):
     def done(self, connection: int, n_messages: int) -> None:
         self._step.append((DONE, connection, n_messages))
 
-    def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
-        self._step.append((PLUGIN, kind, name, plugin))
-        if plugin is None:
-            self.plugins.pop((kind, name), None)
+    def continued(self, kind: str, name: str, value: bytes | None) -> None:
+        self._step.append((CONTINUED, kind, name, value))
+        if value is None:
+            self.to_continue.pop((kind, name), None)
         else:
-            self.plugins[kind, name] = plugin
+            self.to_continue[kind, name] = value
 
 
 def dump(value: Any) -> bytes:

@@ -61,7 +61,7 @@ class RecordedState:
         now: time of the last turn, seconds since the epoch.
         timers: number of a timer -> when it is due.
         replies: request_id -> reply of the core.
-        plugins: (kind, name) -> pickled plugin.
+        to_continue: (kind, name) -> value, for plugins and activities that start again.
         shuffles: pickled state of P2P shuffles, if there were any.
         last_request_id, last_graph_id: the highest numbers that were used.
         outbox: output that was not sent to streams.
@@ -76,7 +76,7 @@ class RecordedState:
     now: float = 0.0
     timers: dict[int, float] = field(default_factory=dict)
     replies: dict[int, Any] = field(default_factory=dict)
-    plugins: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    to_continue: dict[tuple[str, str], bytes] = field(default_factory=dict)
     shuffles: bytes = b""
     last_request_id: int = 0
     last_graph_id: int = 0
@@ -127,7 +127,7 @@ class Replay:
             r.WROTE_UNKEPT: self._wrote_unkept,
             r.STREAM: self._stream,
             r.DONE: self._done,
-            r.PLUGIN: self._plugin,
+            r.CONTINUED: self._continued,
             r.SHUFFLES: self._shuffles,
         }
 
@@ -246,11 +246,11 @@ class Replay:
             self.recorded.replies.pop(known.request_id, None)
             known.request_done(n_messages)
 
-    def _plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
-        if plugin is None:
-            self.recorded.plugins.pop((kind, name), None)
+    def _continued(self, kind: str, name: str, value: bytes | None) -> None:
+        if value is None:
+            self.recorded.to_continue.pop((kind, name), None)
         else:
-            self.recorded.plugins[kind, name] = plugin
+            self.recorded.to_continue[kind, name] = value
 
     def _shuffles(self, state: bytes) -> None:
         self.recorded.shuffles = state

@@ -53,7 +53,7 @@ def capture(server: ServerApi, start: RunStart) -> RecordedState:
     recorded = RecordedState(start, server.core)
     server.driver.capture(recorded)
     recorded.last_graph_id = next_number(server.graph_ids) - 1
-    recorded.plugins = dict(recorder.plugins)
+    recorded.to_continue = dict(recorder.to_continue)
     if recorder.shuffles is not None:
         recorded.shuffles = dump(recorder.shuffles.state())
     streams: dict[tuple[str, str], Any] = {
