@@ -114,6 +114,7 @@ async def test_a_worker_gets_no_tasks_before_its_add_worker_hooks_have_ended(
                 assert await client.submit(inc, 1, workers=["prepared"], pure=False) == 2
 
 
+@pytest.mark.pure
 def test_names_and_ids_of_a_span_are_tuples() -> None:
     """Graph compilers send them as lists."""
     names = {"name": ["outer", "inner"], "ids": ["1", "2"]}
