@@ -51,7 +51,7 @@ class TaskMemory:
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """Whether the memory of workers limits which tasks they are sent.
+    """The state of admission by memory, which limits the tasks that workers are sent.
 
     Attributes:
         share: part of their memory limit that workers may be expected to use; 0 if there is no

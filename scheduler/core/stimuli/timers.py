@@ -45,7 +45,7 @@ class SetAside:
 
 @dataclass(slots=True)
 class ErrorMatched:
-    """Whether the exception of a run is one after which its task is retried.
+    """The result of comparing the exception of a run with those after which its task is retried.
 
     Attributes:
         key, run_id: of the run.

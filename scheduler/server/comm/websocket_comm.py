@@ -26,7 +26,7 @@ FRAME_MAX_NBYTES = 2**30
 #: The largest frame that is sent. Stock's peers cannot read frames of more than 100 MiB, the size
 #: of tornado's buffer. Workers would all be lost one after the other if they were sent one.
 SENT_FRAME_MAX_NBYTES = 99 * 2**20
-#: The largest frame that is accepted. What is sent because of it may be a little larger.
+#: The largest frame that is accepted. Messages that contain its data may be a little larger.
 ACCEPTED_FRAME_MAX_NBYTES = 96 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What the checks of invariants share: the view of the state, and the comparison of sums."""
+"""Shared parts of the checks: a view of the state, and the comparison of sums."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of workers besides ``WorkerState``: loads, ends, steals, reservations."""
+"""Facts about workers besides ``WorkerState``: loads, ends, steals, reservations."""

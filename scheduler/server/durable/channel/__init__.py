@@ -1,1 +1,1 @@
-"""What the keeper shares with the scheduler process: messages, memory, sockets, deaths."""
+"""The channel between keeper and scheduler processes: messages, sockets, shared memory, deaths."""

@@ -19,7 +19,7 @@ DEATH_SECONDS: Final = 60.0
 class DeathKind(StrEnum):
     """Why a scheduler process ended."""
 
-    #: Of itself, or it was killed.
+    #: It ended by itself or was killed.
     DIED = "died"
     #: It was replaced on purpose, by another release or by its own.
     UPGRADED = "was replaced by another release"

@@ -1,4 +1,4 @@
-"""What the keeper holds for the scheduler process: sockets, memory and facts about deaths."""
+"""The state of the keeper: sockets, shared memory and the deaths of scheduler processes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a scheduler process does to continue the one before it."""
+"""Recovery: a scheduler process continues the one before it."""

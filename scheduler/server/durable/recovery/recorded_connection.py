@@ -1,4 +1,4 @@
-"""What was recorded of a connection: what was read, handled and written."""
+"""The record of a connection: the data that was read, handled and written."""
 
 from __future__ import annotations
 
