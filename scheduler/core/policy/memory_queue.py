@@ -29,12 +29,12 @@ PLACES_MAX = 32
 BUSY_PART = 4
 
 
-class Room(Enum):
-    """Which workers a task is sent to."""
+class Eligible(Enum):
+    """The workers that a queued task may be sent to."""
 
-    FREE = "with memory for it"
-    SPILLED = "with memory for it if they spill"
-    ANY = "all"
+    FITTING = "with memory for it"
+    SPILLING = "with memory for it if they spill results"
+    ALL = "all"
 
 
 #: The order of a task, the task, and what it waits for.
@@ -47,33 +47,35 @@ def next_task(state: SchedulerState) -> Choice | None:
         return fairness.next_task(state)
     if not state.queued.waiting or not state.loads.has_free_slots():
         return None
-    choice = _next(state, Room.FREE)
+    choice = _next(state, Eligible.FITTING)
     if choice is None and not _is_busy(state, admission.may_free):
-        choice = _next(state, Room.SPILLED)
+        choice = _next(state, Eligible.SPILLING)
     if choice is None and not _is_busy(state, admission.may_end):
-        choice = _next(state, Room.ANY)
+        choice = _next(state, Eligible.ALL)
     return choice
 
 
-def _next(state: SchedulerState, room: Room) -> Choice | None:
+def _next(state: SchedulerState, eligible: Eligible) -> Choice | None:
     for queue in state.queued.in_turn():
-        choice = _choose(state, queue, room)
+        choice = _choose(state, queue, eligible)
         if choice is not None:
             return choice
     return None
 
 
-def _is_busy(state: SchedulerState, may: Callable[[SchedulerState, WorkerState], bool]) -> bool:
-    """Return whether `may` is true of enough workers to wait for the memory that they free."""
+def _is_busy(
+    state: SchedulerState, condition: Callable[[SchedulerState, WorkerState], bool]
+) -> bool:
+    """Return whether `condition` holds for enough workers to wait for the memory that they free."""
     n_missing = max(1, len(state.running) // BUSY_PART)
     for ws in state.running:
-        n_missing -= may(state, ws)
+        n_missing -= condition(state, ws)
         if n_missing <= 0:
             return True
     return False
 
 
-def _choose(state: SchedulerState, queue: ShareQueue, room: Room) -> Choice | None:
+def _choose(state: SchedulerState, queue: ShareQueue, eligible: Eligible) -> Choice | None:
     is_capped = queue.share.is_capped
     failed: dict[TaskPrefix, None] = {}
     for _, ts, place in _candidates(state, queue):
@@ -92,11 +94,11 @@ def _choose(state: SchedulerState, queue: ShareQueue, room: Room) -> Choice | No
             ws = _first_worker(state, ts, place)
             if ws is None:
                 continue
-        if room is Room.FREE:
+        if eligible is Eligible.FITTING:
             ws = admission.find_worker(state, ts, ws)
         elif place is None and not ts.actor:
-            ws = admission.roomiest_worker(state, ts, ws, room is Room.ANY)
-        elif room is Room.SPILLED and not admission.can_spill_for(state, ts, ws):
+            ws = admission.roomiest_worker(state, ts, ws, eligible is Eligible.ALL)
+        elif eligible is Eligible.SPILLING and not admission.can_spill_for(state, ts, ws):
             ws = None
         if ws is not None:
             return ts, ws
