@@ -328,7 +328,11 @@ class Driver:
         if outbox.workers:
             _send(self.worker_streams, outbox.workers)
         for instruction in outbox.instructions:
-            self.instructions[type(instruction)](instruction)
+            try:
+                self.instructions[type(instruction)](instruction)
+            except Exception:  # the rest of the output is sent
+                name = type(instruction).__name__
+                logger.exception("Internal error while carrying out %s", name)
         if outbox.records:
             for sink in self.record_sinks:
                 sink(outbox.records)

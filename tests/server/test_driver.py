@@ -172,6 +172,22 @@ async def test_core_error_affects_its_stimulus_only(driver: Driver) -> None:
     assert driver.n_core_errors == 1
 
 
+async def test_an_error_of_an_instruction_affects_no_other_output(driver: Driver) -> None:
+    log: list[Any] = []
+    driver.record_sinks.append(log.extend)
+    driver.instructions[instructions.CloseScheduler] = lambda instruction: log.index("absent")
+    driver.instructions[instructions.LogLine] = lambda instruction: log.append(instruction.text)
+
+    def handle(outbox: Outbox, stimulus: Stimulus) -> None:
+        outbox.instructions.append(instructions.CloseScheduler("reason"))
+        outbox.instructions.append(instructions.LogLine(20, "text", "x"))
+        outbox.records.append(("record",))
+
+    driver.feed(handle)
+    driver.flush()
+    assert log == ["text", ("record",)]
+
+
 async def test_wait_for(driver: Driver) -> None:
     found: list[int] = []
     assert not await driver.wait_for(lambda: bool(found), 0.01)
