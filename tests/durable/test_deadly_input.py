@@ -106,6 +106,18 @@ def test_deaths_that_are_far_apart_have_other_causes(seconds: float, connection:
     assert deaths.poisonous_connection == connection
 
 
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (3, "ended with 3"),
+        (-9, "was killed by SIGKILL"),
+        (-35, "was killed by signal 35"),
+    ],
+)
+def test_how_a_process_ended(code: int, how: str) -> None:
+    assert Death(code, 0.0).how == how
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(120)
 def test_deadly_commit_closes_the_connection(start_durable: StartDurable, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Death(NamedTuple):
         if self.is_replacement:
             return self.kind.value
         if self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
+            names = {int(each): each.name for each in signal.Signals}  # no real-time signals
+            return f"was killed by {names.get(-self.code, f'signal {-self.code}')}"
         return f"ended with {self.code}"
 
 
