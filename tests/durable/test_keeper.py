@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from distributed import Client
@@ -200,6 +202,26 @@ def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
         os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
         keeper._reap_orphans()
         assert scheduler.wait() == -signal.SIGKILL  # it was not reaped
+
+
+@pytest.mark.parametrize(("has_died", "n_forks"), [(False, 1), (True, 3)])
+def test_process_that_cannot_be_forked(
+    has_died: bool,
+    n_forks: int,
+    keeper: Keeper,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Fail at the first start. Try again if there may be connections."""
+    fork = Mock(side_effect=[BlockingIOError(errno.EAGAIN, "no process"), OSError("no memory"), 7])
+    monkeypatch.setattr(keeper_module.os, "fork", fork)
+    monkeypatch.setattr(keeper_module, "FORK_SECONDS", 0)
+    if has_died:
+        keeper._kept.deaths.add(Death(-9, 1e9))
+    assert keeper._fork() == (7 if has_died else None)
+    assert fork.call_count == n_forks
+    outcome = "trying again in 0 s" if has_died else "giving up"
+    assert f"Cannot fork a scheduler process: [Errno 11] no process; {outcome}" in caplog.text
 
 
 @pytest.mark.parametrize("has_fallback", [False, True])

@@ -52,6 +52,10 @@ logger = logging.getLogger("distributed.scheduler")
 #: A scheduler process that dies this often without having become ready is not replaced again. Input
 #: of which ``DEATHS_MAX`` of them died is set aside before.
 STARTS_MAX = DEATHS_MAX + 1
+#: How often the keeper tries to fork a scheduler process after another one died.
+FORKS_MAX = 300
+#: Time between two attempts, seconds.
+FORK_SECONDS = 1.0
 #: Option of ``prctl``: orphaned descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
 #: Signals that the keeper handles.
@@ -162,21 +166,29 @@ class Keeper:
                     logger.error("No standby answers, and the log does not go back to the start")
                     self.exit_code = 1
                     break
-                if self._fork() == 0:
+                pid = self._fork()
+                if pid == 0:
                     ours.close()
                     return KeeperChannel(theirs, self._kept, self._folder, template)
+                if pid is None:
+                    self.exit_code = 1
+                    break
             theirs.close()
             if template is not None:
                 template.close()
             self._write_pid("scheduler.pid", self._pid)
             goes_on = self._again(self._serve(ours))
+        self._remove_files()
+        return None
+
+    def _remove_files(self) -> None:
+        """Remove the log and the files that name this keeper, and end an upgrade."""
         if self._upgrade is not None:
             self._upgrade.close()
         with logging_errors():
             remove_segments(self._folder)
             for name in ("keeper.pid", "scheduler.pid", control.NAME):
                 (self._folder / name).unlink(missing_ok=True)
-        return None
 
     def _fds(self) -> list[int]:
         """Return the descriptors that only this process and the scheduler need."""
@@ -186,11 +198,26 @@ class Keeper:
             fds.update(self._upgrade.fds)
         return list(fds)
 
-    def _fork(self) -> int:
-        """Fork a scheduler process. Return its process id, and 0 in it."""
+    def _fork(self) -> int | None:
+        """Fork a scheduler process. Return its process id, 0 in it, and None if that failed.
+
+        Try again for a while if there are connections to keep.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
+        self._pid = 0  # a signal is not passed on meanwhile
+        tries_left = FORKS_MAX if self._kept.deaths.last else 1
+        while True:
+            try:
+                self._pid = os.fork()
+                break
+            except OSError as error:
+                tries_left -= 1
+                again = f"trying again in {FORK_SECONDS:g} s" if tries_left else "giving up"
+                logger.error("Cannot fork a scheduler process: %s; %s", error, again)
+            if not tries_left or self._is_ending:
+                return None
+            time.sleep(FORK_SECONDS)
         if self._pid:
             return self._pid
         os.close(self._lock)
