@@ -13,14 +13,16 @@ class ProtocolError(Exception):
 class RemoteProtocolError(ProtocolError):
     """A message cannot be received: close the connection and log it.
 
-    The peer violated the protocol, or this end has no memory or disk space for a large frame.
-
     Attributes:
         messages: complete messages (lists of frames) that were read together with the invalid data
             and precede it.
     """
 
     messages: Sequence[Any] = ()
+
+
+class StorageError(RemoteProtocolError):
+    """This end has no memory or disk space for a large frame, which may be valid."""
 
 
 class LocalProtocolError(ProtocolError):

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from .compression import Buffer
-from .errors import RemoteProtocolError
+from .errors import RemoteProtocolError, StorageError
 
 Frames = list[Buffer]
 
@@ -259,7 +259,7 @@ class FrameReader:
             try:
                 self._sink.write(piece)
             except OSError as error:
-                raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
+                raise StorageError(f"a large frame cannot be kept: {error}") from error
         self._filled += count
         return count
 
@@ -338,7 +338,7 @@ class FrameReader:
             else:
                 self._large = memoryview(map_memory(nbytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
-            raise RemoteProtocolError(f"no memory for a frame of {nbytes} bytes") from error
+            raise StorageError(f"no memory for a frame of {nbytes} bytes") from error
         self._large_nbytes = nbytes
 
     def _finish_large(self) -> Buffer:
@@ -352,7 +352,7 @@ class FrameReader:
         try:
             return sink.finish()
         except OSError as error:
-            raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
+            raise StorageError(f"a large frame cannot be kept: {error}") from error
 
 
 def map_memory(nbytes: int) -> mmap.mmap:

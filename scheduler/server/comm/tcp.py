@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.protocol.compression import Buffer
-from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.errors import RemoteProtocolError, StorageError
 from paceline.protocol.framing import Allocator, FrameReader, Frames, pack_frames
 
 from .accepting import SocketAcceptor, SocketListener, in_tasks
@@ -102,6 +102,7 @@ class TcpComm(Comm):
                 self.events.frames_in(list(error.messages))
                 self.flush()
             if not self._closing:
+                self.out_of_memory = isinstance(error, StorageError)
                 self.drop(str(error))
         else:
             if messages:

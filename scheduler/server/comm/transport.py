@@ -82,6 +82,7 @@ class Comm(ABC):
         coming: the incomplete message's frame lengths and its frames so far; None if unknown.
         number: of a connection that is recorded (``durable``), else 0.
         is_stream: whether it is the stream of a worker or client.
+        out_of_memory: it was closed because there was no memory or disk space for a message.
         has_replied: data other than the handshake was written since the last request was done.
         n_messages: number of messages of the stream that are in what was written so far.
     """
@@ -89,6 +90,7 @@ class Comm(ABC):
     events: CommEvents
     number = 0
     is_stream = False
+    out_of_memory = False
     has_replied = False
     n_messages = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,10 @@ class OutgoingRpc(EventHandler):
         self._future: asyncio.Future[Any] | None = None
 
     async def next_event(self) -> Any:
-        """Return the next event. Raise OSError if the connection has ended."""
+        """Return the next event. Raise OSError if the connection has ended.
+
+        Its ``errno`` is ENOMEM if there was no memory or disk space for the reply.
+        """
         if self.broken:
             raise connection_lost(self.peer.address, "it is closed")
         self._future = self.peer.server.loop.create_future()
@@ -60,7 +64,10 @@ class OutgoingRpc(EventHandler):
     def closed(self, reason: str) -> None:
         self.broken = True
         if self._future is not None and not self._future.done():
-            self._future.set_exception(connection_lost(self.peer.address, reason))
+            error = connection_lost(self.peer.address, reason)
+            if self.peer.comm.out_of_memory:
+                error.errno = errno.ENOMEM
+            self._future.set_exception(error)
         self.stop_idle_timer()
         self.ended(self)
 

@@ -7,6 +7,7 @@ starts: in memory up to a limit, then in a temporary file (``peers/spool.py``).
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Sequence
 from itertools import accumulate
@@ -39,6 +40,9 @@ async def gather(
     Returns:
         ``{"status": "OK", "data": {key: payload}}``, or ``{"status": "error", "keys": [...]}``
         with the keys that no worker could send.
+
+    Raises:
+        MemoryError: there is no memory or disk space for a result.
     """
     state = server.state
     run = _Gather(server, keys, serializers)
@@ -79,6 +83,7 @@ class _Gather:
         self._missing = dict.fromkeys(keys)
         self._lost_workers: set[str] = set()
         self._busy_workers: set[str] = set()
+        self._memory_error = ""
         self._without: dict[Key, set[str]] = {}
         self._slots = asyncio.Semaphore(CONCURRENT_WORKERS_MAX)
 
@@ -94,6 +99,8 @@ class _Gather:
             elif self._missing:
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
                 self._busy_workers.clear()
+            if self._memory_error:  # the client would repeat a gather that reports lost keys
+                raise MemoryError(f"The scheduler cannot receive results: {self._memory_error}")
 
     def _plan(self) -> dict[str, list[Key]]:
         """Return worker -> keys to request now.
@@ -126,7 +133,9 @@ class _Gather:
             checked_reply(address, request, reply, status=str)
             if reply["status"] != "busy":
                 checked_reply(address, request, reply, data=dict)
-        except OSError:  # other workers may hold the keys
+        except OSError as error:  # other workers may hold the keys
+            if error.errno == errno.ENOMEM:
+                self._memory_error = str(error)
             self._lost_workers.add(address)
             return
         except RemoteError as error:  # e.g. it cannot serialize a result

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from distributed import wait
 from distributed.comm import connect
-from paceline.scheduler.server.peers.spool import FileFrame
+from paceline.scheduler.server.peers.spool import FileFrame, Lane
 
 from tests.support.fake_peers import until
 from tests.support.stock_cluster import cluster
@@ -165,3 +167,25 @@ async def test_a_busy_worker() -> None:
         await asyncio.sleep(0.3)
         workers[0].transfer_outgoing_count_limit = 50
         assert np.array_equal(await pending, np.arange(20_000_000))
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "text"),
+    [
+        ((Lane, "allocate"), MemoryError(), "no memory for a frame"),
+        ((FileFrame, "write"), OSError(errno.ENOSPC, "full"), "a large frame cannot be kept"),
+    ],
+)
+async def test_result_for_which_there_is_no_memory(
+    monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], error: Exception, text: str
+) -> None:
+    """The client receives an error. It would repeat a gather whose keys are lost."""
+    async with cluster(1) as (scheduler, client, _):
+        scheduler.server.request_state.gather_memory_nbytes = 0  # uses a file
+        x = client.submit(bytes, 5_000_000)
+        await wait(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, Mock(side_effect=error))
+            with pytest.raises(MemoryError, match=f"cannot receive results: .*{text}"):
+                await client.gather(x, direct=False)
+        assert len(await client.gather(x, direct=False)) == 5_000_000
