@@ -41,6 +41,12 @@ async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: in
         json.loads(await get(port, "/sitemap.json"))["paths"]
     )
     assert '<a href="shares">Shares</a>' in await get(port, "/shares")
+    # no other request reaches that process on this connection
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /status/ws HTTP/1.1\r\nHost: h\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and b"\r\nConnection: close\r\n" in head
+    writer.close()
     child.send_signal(signal.SIGSTOP)
     try:
         assert await get(port, "/health") == "ok"

@@ -62,7 +62,7 @@ def serve(request: pytest.FixtureRequest) -> Serve:
         routes = [("/page", Page, {}), ("/large", Large, {}), ("/ws", Socket, {})]
         server = HttpServer(routes, [("127.0.0.1", 0)], gate=gate, limits=HttpLimits(**limits))
         if peek:
-            server.hand_over(["/elsewhere"], lambda connection, path: False)
+            server.hand_over(["/elsewhere"], lambda *_: False)
         request.addfinalizer(server.stop)
         return server
 

@@ -129,9 +129,9 @@ class ChildDashboard(Dashboard):
 
     # browsers
 
-    def accept(self, connection: socket.socket, path: str) -> bool:
+    def accept(self, connection: socket.socket, path: str, may_upgrade: bool) -> bool:
         """Pass a browser's connection to the child. Return False if the caller must serve it."""
-        kind = WEBSOCKET if path.endswith("/ws") else PAGE
+        kind = WEBSOCKET if may_upgrade and path.endswith("/ws") else PAGE
         if self._process is None and not self._start():
             return False
         return self._handover.add(connection, kind)

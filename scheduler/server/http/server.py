@@ -124,7 +124,7 @@ class HttpServer:
         self._server = ConnectionServer(self.application, limits, ssl_context)
         self._idle_seconds = limits.idle_seconds
         self._passed_on: re.Pattern[str] | None = None
-        self._pass_on: Callable[[socket.socket, str], bool] | None = None
+        self._pass_on: Callable[[socket.socket, str, bool], bool] | None = None
         self._peeked: dict[socket.socket, asyncio.TimerHandle] = {}
         where = [self._bind(host or default_host, port) for host, port in addresses]
         self.address, self.port = where[0]
@@ -155,11 +155,13 @@ class HttpServer:
 
     # connections
 
-    def hand_over(self, patterns: list[str], accept: Callable[[socket.socket, str], bool]) -> None:
+    def hand_over(
+        self, patterns: list[str], accept: Callable[[socket.socket, str, bool], bool]
+    ) -> None:
         """Pass connections whose first request is for a path of ``patterns`` to another process.
 
-        ``accept`` receives the open connection, unread, and the path. If it returns False, the
-        connection is served here.
+        ``accept`` receives the open connection, unread, the path, and whether the request may open
+        a websocket. If it returns False, the connection is served here.
         """
         if not self.tls:
             self._passed_on = re.compile("|".join(f"(?:{pattern})$" for pattern in patterns))
@@ -197,10 +199,14 @@ class HttpServer:
             return
         path = request_path(start)
         assert self._passed_on is not None and self._pass_on is not None
-        if path is not None and self._passed_on.match(path) and self._pass_on(connection, path):
-            return
         # another request on this connection could be for a page of the other process
-        self.serve(connection, keep_alive=may_upgrade(start))
+        keep_alive = may_upgrade(start)
+        if (
+            path is None
+            or not self._passed_on.match(path)
+            or not self._pass_on(connection, path, keep_alive)
+        ):
+            self.serve(connection, keep_alive)
 
     def serve(self, connection: socket.socket, keep_alive: bool = True) -> None:
         """Serve a connection in this process; without ``keep_alive``, only one request."""
