@@ -241,17 +241,30 @@ async def test_plugins_that_start_slowly(
     assert "The scheduler plugin late did not start within 1 s" in caplog.text
 
 
+def add(dask_scheduler: Any) -> None:
+    dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
+
+
+async def add_later(dask_scheduler: Any) -> None:
+    plugin = pickle.dumps(SchedulerPlugin())
+    await dask_scheduler.register_scheduler_plugin(plugin=plugin, name="kept too")
+    dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
+
+
+@pytest.mark.parametrize(("function", "wait"), [(add, True), (add_later, True), (add_later, False)])
 async def test_plugins_added_by_functions_are_warned_of(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+    function: Any, wait: bool, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def add(dask_scheduler: Any) -> None:
-        dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
+    def warnings() -> list[str]:
+        return [each.message for each in caplog.records if "are lost" in each.message]
 
     async with Client(scheduler.address, asynchronous=True, set_as_default=False) as stock:
         await stock.register_plugin(SchedulerPlugin(), name="kept")
-        await stock.run_on_scheduler(add)
-    (warning,) = [each.message for each in caplog.records if "are lost" in each.message]
-    assert warning.startswith("Function 'add' has added the scheduler plugins lost, which")
+        await stock.run_on_scheduler(function, wait=wait)
+        await until(warnings)
+    (warning,) = warnings()
+    name = function.__name__
+    assert warning.startswith(f"Function '{name}' has added the scheduler plugins lost, which")
 
 
 async def numbered_worker(scheduler: Scheduler, number: int) -> Peer:

@@ -65,17 +65,21 @@ async def run_function(
         named.update(dict.fromkeys(given, server.plugins.scheduler))
     name = getattr(call, "__name__", None) or repr(call)
     logger.info("Run out-of-band function %r", name)
-    try:
-        if not wait:
-            server.spawn(call(*positional, **named), f"function {name}")
-            result = None
-        else:
-            known = set(server.plugins.by_name) if server.recorder.is_durable else None
+
+    async def run() -> Any:
+        known = set(server.plugins.by_name)
+        try:
             result = call(*positional, **named)
-            if known is not None:
-                _warn_of_plugins(name, server.plugins.by_name.keys() - known)
-            if is_coroutine:
-                result = await result
+            return await result if is_coroutine else result
+        finally:
+            _warn_of_plugins(server, name, known)
+
+    try:
+        result = None
+        if wait:
+            result = await run()
+        else:
+            server.spawn(run(), f"function {name}")
         return {"status": "OK", "result": serialize_result(result, serializers)}
     except Exception as error:
         logger.warning(
@@ -125,14 +129,17 @@ async def handle_feed(server: ServerApi, request: m.Feed, peer: Peer) -> NoReply
     return NO_REPLY
 
 
-def _warn_of_plugins(function: str, names: Set[str]) -> None:
+def _warn_of_plugins(server: ServerApi, function: str, known: Set[str]) -> None:
     """Warn that a durable scheduler has no pickles of plugins that a function has added."""
-    if names:
+    recorder = server.recorder
+    added = server.plugins.by_name.keys() - known
+    names = [name for name in sorted(added) if not recorder.is_continued("scheduler", name)]
+    if names and recorder.is_durable:
         logger.warning(
             "Function %r has added the scheduler plugins %s, which are lost if the scheduler "
             "process dies; add them with Client.register_plugin instead",
             function,
-            ", ".join(sorted(names)),
+            ", ".join(names),
         )
 
 

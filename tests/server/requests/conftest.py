@@ -34,15 +34,15 @@ class Plugins:
 
     def __init__(self, state: Any = None) -> None:
         self.facade = self.scheduler = state
-        self.named: dict[str, Any] = {}
+        self.by_name: dict[str, Any] = {}
         self.needed: set[str] = set()
         self.pending_hooks: dict[str, set[Any]] = {"add_worker": set(), "remove_worker": set()}
 
     def __contains__(self, name: object) -> bool:
-        return name in self.named
+        return name in self.by_name
 
     def add(self, plugin: Any, name: str, idempotent: bool = False) -> None:
-        self.named[name] = plugin
+        self.by_name[name] = plugin
 
     def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
         return [ws for ws in workers if ws.name not in self.needed]
@@ -52,9 +52,9 @@ class Plugins:
         return set()
 
     def remove(self, name: str) -> None:
-        if name not in self.named:
+        if name not in self.by_name:
             raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
-        del self.named[name]
+        del self.by_name[name]
 
 
 class FakeServer:

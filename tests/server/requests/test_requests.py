@@ -226,10 +226,10 @@ class Recorder(SchedulerPlugin):
 async def test_scheduler_plugins(server: Any) -> None:
     pickled = cloudpickle.dumps(Recorder())
     await plugins.register_scheduler_plugin(server, pickled, "r")
-    assert server.plugins.named["r"].started is server.plugins.scheduler
-    first = server.plugins.named["r"]
+    assert server.plugins.by_name["r"].started is server.plugins.scheduler
+    first = server.plugins.by_name["r"]
     await plugins.register_scheduler_plugin(server, pickled, "r", idempotent=True)
-    assert server.plugins.named["r"] is first
+    assert server.plugins.by_name["r"] is first
     plugins.unregister_scheduler_plugin(server, "r")
     with pytest.raises(ValueError, match="Could not find plugin"):
         plugins.unregister_scheduler_plugin(server, "r")

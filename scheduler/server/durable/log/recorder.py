@@ -150,6 +150,10 @@ class Recorder:
             value: what the successor needs to start it.
         """
 
+    def is_continued(self, kind: str, name: str) -> bool:
+        """Return whether a successor starts this again."""
+        return False
+
 
 class LogRecorder(Recorder):
     """Writes to the log.
@@ -307,6 +311,9 @@ class LogRecorder(Recorder):
             self.to_continue.pop((kind, name), None)
         else:
             self.to_continue[kind, name] = value
+
+    def is_continued(self, kind: str, name: str) -> bool:
+        return (kind, name) in self.to_continue
 
 
 def dump(value: Any) -> bytes:
