@@ -136,6 +136,18 @@ async def test_more_than_peers_can_read_over_web_sockets(monkeypatch: Any) -> No
         assert list(scheduler.server.state.workers) == [worker.address]
 
 
+async def test_large_result_is_not_merged_for_web_sockets() -> None:
+    async with (
+        Scheduler(
+            protocol=["tcp", "ws"], port=[0, 0], host="127.0.0.1", dashboard_address=":0"
+        ) as scheduler,
+        Worker(scheduler.contact_addresses[0]),
+        Client(scheduler.contact_addresses[1], asynchronous=True) as client,
+    ):
+        result = client.submit(bytes, 2**27)
+        assert len(await client.gather(result, direct=False)) == 2**27
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 async def test_ipv6() -> None:
     try:

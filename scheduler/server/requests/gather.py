@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -19,10 +19,11 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.peers.spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
 
-from .handler_parts import calls, checked_reply
+from .handler_parts import checked_reply
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -32,10 +33,22 @@ BUSY_PAUSE_SECONDS = 0.15
 CONCURRENT_WORKERS_MAX = 50
 
 
+def handle_gather(
+    server: ServerApi, request: m.Gather, peer: Peer
+) -> Coroutine[Any, Any, dict[str, Any]]:
+    """Call ``gather``. Frames over websockets are limited, so large ones stay split."""
+    merges = not peer.address.startswith(("ws://", "wss://"))
+    return gather(server, request.keys, request.serializers, merges=merges)
+
+
 async def gather(
-    server: ServerApi, keys: Sequence[Key], serializers: list[str] | None = None
+    server: ServerApi,
+    keys: Sequence[Key],
+    serializers: list[str] | None = None,
+    *,
+    merges: bool = True,
 ) -> dict[str, Any]:
-    """Collect the results of ``keys``.
+    """Collect the results of ``keys``, with ``merge_shards`` if ``merges`` is set.
 
     Returns:
         ``{"status": "OK", "data": {key: payload}}``, or ``{"status": "error", "keys": [...]}``
@@ -45,7 +58,7 @@ async def gather(
         MemoryError: there is no memory or disk space for a result.
     """
     state = server.state
-    run = _Gather(server, keys, serializers)
+    run = _Gather(server, keys, serializers, merges)
     try:
         await run.run()
     finally:
@@ -68,7 +81,11 @@ class _Gather:
     """
 
     def __init__(
-        self, server: ServerApi, keys: Sequence[Key], serializers: list[str] | None
+        self,
+        server: ServerApi,
+        keys: Sequence[Key],
+        serializers: list[str] | None,
+        merges: bool,
     ) -> None:
         state = server.request_state
         self.spool = Spool(
@@ -80,6 +97,7 @@ class _Gather:
         self.failed: dict[Key, None] = {}
         self._server = server
         self._serializers = serializers
+        self._merges = merges
         self._missing = dict.fromkeys(keys)
         self._lost_workers: set[str] = set()
         self._busy_workers: set[str] = set()
@@ -156,7 +174,8 @@ class _Gather:
         absent = []
         for key in keys:
             if key in data:
-                self.data[key] = merge_shards(data[key], self.spool)
+                value = data[key]
+                self.data[key] = merge_shards(value, self.spool) if self._merges else value
                 self._missing.pop(key, None)
             else:
                 self._without.setdefault(key, set()).add(address)
@@ -200,4 +219,4 @@ def _acknowledge(reply: Any) -> str | None:
     return "OK" if isinstance(reply, dict) and reply.get("status") == "OK" else None
 
 
-HANDLERS: dict[type, Handler] = {m.Gather: calls(gather)}
+HANDLERS: dict[type, Handler] = {m.Gather: handle_gather}
