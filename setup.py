@@ -40,6 +40,7 @@ COMPILED = (
     "scheduler/server/comm/tls.py",
     "scheduler/server/comm/transport.py",
     "scheduler/server/driver.py",
+    "scheduler/server/driver_futures.py",
     "scheduler/server/durable/log/durable_comm.py",
     "scheduler/server/durable/log/recorder.py",
     "scheduler/server/durable/log/segments.py",

@@ -8,17 +8,17 @@ to workers and instructions.
 from __future__ import annotations
 
 import asyncio
-import builtins
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.scheduler.core import instructions, stimuli
-from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.durable.log.recorder import Recorder
 from paceline.scheduler.server.runtime.clock import SteadyClock
+
+from .driver_futures import PendingReplies, StateConditions
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Frames
@@ -61,6 +61,8 @@ class Driver:
         worker_streams, client_streams: address or name -> stream; kept by ``peers``.
         instructions: class of an instruction -> function that carries it out.
         last_request_id: number of the last request to the core.
+        replies: futures of the replies to requests.
+        conditions: what coroutines wait for, checked at the end of each flush.
         messages_left: number of stream messages that may still be handled in this wake-up. 0 after
             ``WAKE_UP_TRANSITIONS_MAX`` transitions.
         last_activity: returns when Jupyter was used last, in seconds since the epoch.
@@ -97,11 +99,13 @@ class Driver:
         self._outbox = Outbox()
         self._flush_scheduled = False
         self._closed = False
-        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self.replies = PendingReplies(
+            self._loop, lambda request_id: self.feed(stimuli.RequestGone(request_id))
+        )
+        self.conditions = StateConditions(self._loop)
         self.last_request_id = 0
         self._timers: dict[int, tuple[float, asyncio.TimerHandle]] = {}
         self._tick: asyncio.TimerHandle | None = None
-        self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self.instructions: dict[type, Callable[[Any], None]] = {
             instructions.WantsContinue: self._want_continue,
             instructions.SetTimer: self._set_timer,
@@ -230,38 +234,14 @@ class Driver:
         """
         self.last_request_id += 1
         request_id = self.last_request_id
-        future = self.reply_to_come(request_id)
+        future = self.replies.add(request_id)
         self.feed(message, source, stimulus_id, request_id)
         return future
-
-    def reply_to_come(self, request_id: int) -> asyncio.Future[Any]:
-        """Return a future of the reply to a request of the core."""
-
-        def done(_: object) -> None:
-            if self._replies.pop(request_id, None) is not None:
-                self.feed(stimuli.RequestGone(request_id))
-
-        future = self._replies[request_id] = self._loop.create_future()
-        future.add_done_callback(done)
-        return future
-
-    def reply(self, request_id: int, value: Any) -> None:
-        """Set the result of a request's future. Ignore requests without one."""
-        future = self._replies.pop(request_id, None)
-        if future is None or future.done():
-            return
-        if isinstance(value, CoreError):
-            future.set_exception(value)
-        elif isinstance(value, ExtensionErrorReply):
-            kind = getattr(builtins, value.kind, RuntimeError)
-            future.set_exception(kind(value.text) if value.text else kind())
-        else:
-            future.set_result(value)
 
     def _turn(self, stimulus: Stimulus, now: float, frames: Frames | None = None) -> None:
         self.n_stimuli += 1
         if self._recorder.is_set_aside(stimulus):
-            self.reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
+            self.replies.fail(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
             stimulus = stimulus._replace(message=stimuli.SetAside(stimulus.message))
         if frames is None:
             self._recorder.stimulus(stimulus, now)
@@ -309,7 +289,7 @@ class Driver:
             stimulus.source,
             stimulus.stimulus_id,
         )
-        self.reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
+        self.replies.fail(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
 
     # output
 
@@ -324,7 +304,7 @@ class Driver:
         if outbox.clients:
             _send(self.client_streams, outbox.clients)
         for request_id, value in outbox.replies:
-            self.reply(request_id, value)
+            self.replies.resolve(request_id, value)
         if outbox.workers:
             _send(self.worker_streams, outbox.workers)
         for instruction in outbox.instructions:
@@ -340,7 +320,7 @@ class Driver:
         self._last_transition = self.core.state.transition_counter + WAKE_UP_TRANSITIONS_MAX
         if self._deferred:
             self._loop.call_soon(self._resume_deferred)
-        self._check_predicates()
+        self.conditions.check()
         if self._gc_policy is not None:
             self._gc_policy.after_flush(self._n_tasks_and_rows())
 
@@ -378,32 +358,6 @@ class Driver:
 
     def _close(self, instruction: instructions.CloseScheduler) -> None:
         self._close_scheduler(instruction.reason)
-
-    # waiting for a state
-
-    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``predicate`` is true; it is called now and after each batch of turns.
-
-        Return False if ``timeout`` seconds passed first. Raise what ``predicate`` raises.
-        """
-        if predicate():
-            return True
-        future: asyncio.Future[bool] = self._loop.create_future()
-        self._waiting[future] = predicate
-        try:
-            return await asyncio.wait_for(future, timeout)
-        except TimeoutError:
-            return False
-        finally:
-            del self._waiting[future]
-
-    def _check_predicates(self) -> None:
-        for future, predicate in list(self._waiting.items()):
-            try:
-                if not future.done() and predicate():
-                    future.set_result(True)
-            except Exception as error:  # fails this request only
-                future.set_exception(error)
 
     # time
 
@@ -473,8 +427,7 @@ class Driver:
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for future in self._waiting:
-            future.cancel()
+        self.conditions.cancel()
 
 
 def _send(streams: Mapping[str, StreamPort], batches: dict[str, list[Any]]) -> None:

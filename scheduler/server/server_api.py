@@ -157,7 +157,7 @@ class ServerApi(ABC):
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """See ``Driver.wait_for``."""
-        return await self.driver.wait_for(predicate, timeout)
+        return await self.driver.conditions.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Run a coroutine until shutdown at most. Log its error under ``name``."""

@@ -190,8 +190,8 @@ async def test_an_error_of_an_instruction_affects_no_other_output(driver: Driver
 
 async def test_wait_for(driver: Driver) -> None:
     found: list[int] = []
-    assert not await driver.wait_for(lambda: bool(found), 0.01)
-    waiting = asyncio.ensure_future(driver.wait_for(lambda: bool(found), 5))
+    assert not await driver.conditions.wait_for(lambda: bool(found), 0.01)
+    waiting = asyncio.ensure_future(driver.conditions.wait_for(lambda: bool(found), 5))
     await settle()
     driver.feed(lambda outbox, s: found.append(1))
     assert await waiting
@@ -200,8 +200,8 @@ async def test_wait_for(driver: Driver) -> None:
 async def test_an_error_of_a_predicate_fails_its_caller_only(driver: Driver) -> None:
     found: dict[str, bool] = {"x": False}
     waiting = [
-        asyncio.ensure_future(driver.wait_for(lambda: found["x"], 5)),
-        asyncio.ensure_future(driver.wait_for(lambda: not found, 5)),
+        asyncio.ensure_future(driver.conditions.wait_for(lambda: found["x"], 5)),
+        asyncio.ensure_future(driver.conditions.wait_for(lambda: not found, 5)),
     ]
     await settle()
     driver.feed(lambda outbox, s: found.clear())

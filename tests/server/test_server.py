@@ -132,10 +132,10 @@ async def test_request_of_disconnected_peer_is_dropped(scheduler: Scheduler) -> 
     peer = await Peer.connect(scheduler)
     peer.send_raw({"op": "event_wait", "name": "e", "timeout": None})
     await asyncio.sleep(0.05)
-    assert len(scheduler.server.driver._replies) == 1
+    assert len(scheduler.server.driver.replies.futures) == 1
     peer.writer.close()
     async with asyncio.timeout(5):
-        while scheduler.server.driver._replies:
+        while scheduler.server.driver.replies.futures:
             await asyncio.sleep(0.01)
 
 
@@ -150,7 +150,7 @@ async def test_cancelled_request_closes_its_connection(scheduler: Scheduler) -> 
     with pytest.raises((EOFError, ConnectionError)):
         await peer.event()
     waiting.send_raw({"op": "event_wait", "name": "e", "timeout": None})
-    await until(lambda: scheduler.server.driver._replies)
+    await until(lambda: scheduler.server.driver.replies.futures)
     await scheduler.close()
     with pytest.raises((EOFError, ConnectionError)):
         await waiting.event()

@@ -263,7 +263,7 @@ class ClientStream(Stream):
         return found
 
     async def _continue_after(self, graphs: list[PendingUpdateGraph]) -> None:
-        await self._driver.wait_for(lambda: all(graph.is_fed for graph in graphs))
+        await self._driver.conditions.wait_for(lambda: all(graph.is_fed for graph in graphs))
         self._driver.defer(self)
 
     def _unblock(self, count: int) -> bool:

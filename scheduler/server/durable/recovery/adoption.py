@@ -122,12 +122,12 @@ class Adoption:
     ) -> bool:
         """Continue the oldest request. Return False if it is to be handled from its start."""
         message = event.message if type(event) is RequestReceived else None
-        if connection.request_id:
-            driver = self._server.driver
-            future = driver.reply_to_come(connection.request_id)
-            handler.wait_for(event, future, connection.request_id)
-            if connection.request_id in self._recorded.replies:
-                driver.reply(connection.request_id, self._recorded.replies[connection.request_id])
+        request_id = connection.request_id
+        if request_id:
+            replies = self._server.driver.replies
+            handler.wait_for(event, replies.add(request_id), request_id)
+            if request_id in self._recorded.replies:
+                replies.resolve(request_id, self._recorded.replies[request_id])
         elif connection.has_replied and type(message) is m.RegisterNanny:
             started = nanny_started(self._server, message.address, self.peer)
             handler.wait_for(event, self._server.loop.create_task(started))
