@@ -39,7 +39,7 @@ class DurableComm(TcpComm):
     """An accepted connection that is recorded.
 
     Args:
-        recorded: a connection that a scheduler process before this one has accepted.
+        known: what is known of a connection that a process before this one has accepted.
 
     Attributes:
         n_read, n_written: bytes so far.
@@ -51,33 +51,33 @@ class DurableComm(TcpComm):
         owner: Transport,
         recorder: LogRecorder,
         keeper: KeeperChannel,
-        recorded: RecordedConnection | None = None,
+        known: RecordedConnection | None = None,
     ) -> None:
         super().__init__(owner, outgoing=False)
         self._recorder = recorder
         self._keeper = keeper
-        self._recorded = recorded
+        self._known = known
         self.n_read = self.n_written = 0
         self.recent: list[Buffer] = []
-        if recorded is not None:
-            self.number = recorded.number
-            self.n_read, self.n_written = recorded.read, recorded.written
-            self.facts = recorded.facts
-            self.is_stream = bool(recorded.kind)
-            self.has_replied = recorded.has_replied
-            self._reader = recorded.reader
-            self._out = [bytes(recorded.unsent)] if recorded.unsent else []
-            self._out_nbytes = len(recorded.unsent)
+        if known is not None:
+            self.number = known.number
+            self.n_read, self.n_written = known.read, known.written
+            self.facts = known.facts
+            self.is_stream = bool(known.kind)
+            self.has_replied = known.has_replied
+            self._reader = known.reader
+            self._out = [bytes(known.unsent)] if known.unsent else []
+            self._out_nbytes = len(known.unsent)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._owner.scratch
 
     def begin(self) -> None:
-        if self._recorded is None:
+        if self._known is None:
             self._recorder.opened(self.number, self.facts)
             super().begin()
             return
-        self._recorded = None
+        self._known = None
         self._owner.comms.add(self)
         self.flush()
         if self._closing:

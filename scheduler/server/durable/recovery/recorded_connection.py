@@ -43,9 +43,10 @@ NO_SUCCESSION = "the state of a stream without a registration is not recorded"
 
 @dataclass(slots=True, eq=False)
 class RecordedConnection:
-    """A connection that a scheduler process before this one has accepted.
+    """What is known of a connection that a scheduler process before this one has accepted.
 
     Attributes:
+        connection: its protocol state, as in ``Peer``.
         counters: bytes that were read from its socket and written to it, as the kernel counts.
         receive_spool: receives large messages in a process that continues with its files, or None.
             Snapshots do not have it.
