@@ -34,7 +34,11 @@ from paceline.scheduler.server.durable.channel.messages import (
 )
 from paceline.scheduler.server.durable.channel.progress import HANG_SECONDS, Progress
 from paceline.scheduler.server.durable.keeper import keeper as keeper_module
-from paceline.scheduler.server.durable.keeper.keeper import CHECK_SECONDS, TAKEOVER_SECONDS, Keeper
+from paceline.scheduler.server.durable.keeper.keeper import (
+    CHECK_SECONDS,
+    START_PAUSE_SECONDS,
+    Keeper,
+)
 from paceline.scheduler.server.durable.keeper.preconditions import make_folder
 from paceline.scheduler.server.durable.keeper.standbys import Standby
 from paceline.scheduler.server.durable.keeper.upgrade import Upgrade, UpgradeError
@@ -235,7 +239,7 @@ def test_pause_of_all_processes_is_no_hang(
     monkeypatch.setattr(Progress, "idle_seconds", lambda progress: paused_seconds)
     limit = HANG_SECONDS
     if has_fallback:  # the process of another release hangs before it is ready
-        limit = TAKEOVER_SECONDS
+        limit = START_PAUSE_SECONDS
         keeper._standbys.fallback = Standby(socket.socket(), 1)
         keeper._kept.deaths.add(Death(1, 1e9, kind=DeathKind.UPGRADED))
     else:

@@ -63,7 +63,7 @@ SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR
 #: Interval at which the keeper checks whether the event loop of the scheduler runs, seconds.
 CHECK_SECONDS = 1.0
 #: Longest pause of the event loop of another release before it is ready, seconds.
-TAKEOVER_SECONDS = 30.0
+START_PAUSE_SECONDS = 30.0
 
 
 def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
@@ -157,7 +157,7 @@ class Keeper:
         if self._upgrade is not None and self._channel is not None:
             if not self._is_ending:  # else the present process handles the signal
                 self._upgrade.switch(self._pid)
-            goes_on = self._again(self._serve(self._channel))
+            goes_on = self._handle_end(self._serve(self._channel))
         while goes_on:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             template = Template.start([*self._fds(), ours.fileno(), theirs.fileno()], is_kept=True)
@@ -177,7 +177,7 @@ class Keeper:
             if template is not None:
                 template.close()
             self._write_pid("scheduler.pid", self._pid)
-            goes_on = self._again(self._serve(ours))
+            goes_on = self._handle_end(self._serve(ours))
         self._remove_files()
         return None
 
@@ -285,7 +285,7 @@ class Keeper:
         has_begun = self._was_ready or self._kept.deaths.last
         limit = self._hang_seconds
         if self._standbys.fallback is not None:  # which continues at once
-            limit = min(limit, TAKEOVER_SECONDS)
+            limit = min(limit, START_PAUSE_SECONDS)
         if has_begun and min(seconds, self._idle_checks * CHECK_SECONDS) > limit:
             logger.error(
                 "The event loop of the scheduler process %d has not run for %.0f s; killing it",
@@ -317,8 +317,11 @@ class Keeper:
         else:
             self._kept.handle(message, fds)
 
-    def _again(self, code: int) -> bool:
-        """Return whether to start another scheduler process after one ended with ``code``."""
+    def _handle_end(self, code: int) -> bool:
+        """Record the end of a scheduler process with ``code``.
+
+        Return whether to start another one.
+        """
         progress = self._kept.progress
         death = Death(code, time.time(), progress.connection, progress.stimulus)
         if code and self._upgrade is not None and self._upgrade.is_switching:

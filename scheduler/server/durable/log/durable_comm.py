@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from .recorder import LogRecorder
 
-#: Larger replies are not kept: one that is cut off ends with its connection. Messages of streams
-#: are all kept.
-KEPT_MAX_NBYTES = 8 * 2**20
+#: Larger replies are not logged. If one is cut off, its connection is closed. All messages of
+#: streams are logged.
+LOGGED_MAX_NBYTES = 8 * 2**20
 #: Time after which the memory of large output is released, if the socket has accepted it, seconds.
 FORGET_SECONDS = 1.0
 
@@ -103,12 +103,12 @@ class DurableComm(TcpComm):
     def collect(self, frames: Sequence[Buffer]) -> None:
         pieces = pack_frames(frames)
         nbytes = sum(map(len, pieces))
-        if self.is_stream or nbytes <= KEPT_MAX_NBYTES:
+        if self.is_stream or nbytes <= LOGGED_MAX_NBYTES:
             data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
             self._recorder.wrote(self.number, self.n_messages, data)
             pieces = [data]
         else:
-            self._recorder.wrote_unkept(self.number, nbytes)
+            self._recorder.wrote_unlogged(self.number, nbytes)
         self.has_replied = self.n_written > 0
         self.n_written += nbytes
         self._out += pieces
@@ -123,7 +123,7 @@ class DurableComm(TcpComm):
     def _remember_output(self) -> None:
         """Add what is about to be written to ``recent``."""
         self._forget_sent()
-        if self.is_stream or self._out_nbytes <= KEPT_MAX_NBYTES:
+        if self.is_stream or self._out_nbytes <= LOGGED_MAX_NBYTES:
             self.recent += self._out
         else:
             self.recent.clear()

@@ -66,8 +66,8 @@ FLUSHED: Final = 6
 SENT: Final = 7
 #: (connection, number of messages so far, data): data for a connection.
 WROTE: Final = 8
-#: (connection, size): data for a connection, which was not kept.
-WROTE_UNKEPT: Final = 9
+#: (connection, size): data for a connection, which is not logged itself.
+WROTE_UNLOGGED: Final = 9
 #: (connection, kind, name): a registration made the connection a stream.
 STREAM: Final = 10
 #: (connection, number of messages read): the oldest request is done.
@@ -290,9 +290,9 @@ class LogRecorder(Recorder):
         """Record data for a connection, with the number of messages sent to the stream so far."""
         self._step.append((WROTE, connection, n_messages, data))
 
-    def wrote_unkept(self, connection: int, nbytes: int) -> None:
-        """Record the size of data for a connection."""
-        self._step.append((WROTE_UNKEPT, connection, nbytes))
+    def wrote_unlogged(self, connection: int, nbytes: int) -> None:
+        """Record the size of data for a connection that is too large for the log."""
+        self._step.append((WROTE_UNLOGGED, connection, nbytes))
 
     def stream(self, connection: int, kind: str, name: str) -> None:
         self._step.append((STREAM, connection, kind, name))

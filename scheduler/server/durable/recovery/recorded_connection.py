@@ -199,8 +199,8 @@ class RecordedConnection:
         self.unsent += data[start:]
         self._wrote_messages(n_messages)
 
-    def wrote_gap(self, nbytes: int) -> None:
-        """Write data that was not kept."""
+    def wrote_unlogged(self, nbytes: int) -> None:
+        """Add output of ``nbytes`` that the log does not contain."""
         self.written += nbytes
         if self.written > self.counters.written:
             self.fault = "a long reply was cut off"

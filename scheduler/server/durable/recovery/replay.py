@@ -124,7 +124,7 @@ class Replay:
             r.FLUSHED: self._flushed,
             r.SENT: self._sent,
             r.WROTE: self._wrote,
-            r.WROTE_UNKEPT: self._wrote_unkept,
+            r.WROTE_UNLOGGED: self._wrote_unlogged,
             r.STREAM: self._stream,
             r.DONE: self._done,
             r.CONTINUED: self._continued,
@@ -281,7 +281,7 @@ class Replay:
         if known is not None:
             known.wrote(data, n_messages)
 
-    def _wrote_unkept(self, number: int, nbytes: int) -> None:
+    def _wrote_unlogged(self, number: int, nbytes: int) -> None:
         known = self.recorded.connections.get(number)
         if known is not None:
-            known.wrote_gap(nbytes)
+            known.wrote_unlogged(nbytes)
