@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 STANDBY_TURNS = 20_000
 #: Shortest interval between two forks, seconds.
 STANDBY_SECONDS = 2.0
-#: Largest message of the keeper.
+#: Largest message that the keeper sends to the scheduler process.
 KEEPER_NBYTES = 64
 #: Interval at which the scheduler notes that its event loop runs, seconds.
 ALIVE_SECONDS = 0.25
@@ -74,7 +74,7 @@ class Durability:
         recorded: the state to continue from; None for the first process.
         restart_seconds: time from the death of the process before this one until the connections
             were continued; 0 for the first process.
-        is_complete: whether the log is written; if not, the scheduler is not durable any more.
+        is_complete: whether the log is complete; if not, the scheduler is not durable any more.
 
     Raises:
         OSError: the folder of the log cannot be used.
@@ -119,7 +119,7 @@ class Durability:
     def open(
         cls, keeper: KeeperChannel | None, config: SchedulerConfig, id: str, secret: Secret | None
     ) -> Durability | None:
-        """Return the log of a scheduler with this configuration and id; None without a keeper."""
+        """Return the durability of a scheduler with this id; None without a keeper."""
         if keeper is None:
             if dask_config.get("paceline.scheduler.durable"):
                 logger.warning("paceline.scheduler.durable has no effect here: %s", NOT_DURABLE)
@@ -134,10 +134,10 @@ class Durability:
 
     @property
     def n_upgrades(self) -> int:
-        """The number of scheduler processes before this one that were replaced on purpose."""
+        """The number of scheduler processes that were replaced by another release."""
         return self._keeper.kept.deaths.n_upgrades
 
-    # what was
+    # replay
 
     def _replay(self, new_connection: Callable[[], Connection]) -> None:
         """Read the log. Add to it what a process read from a socket last, before it died."""
@@ -161,7 +161,7 @@ class Durability:
             else:
                 known.fault = f"the log has {-missing} bytes more than were read"
 
-    # what continues
+    # continuation
 
     async def continue_connections(self, server: ServerApi) -> None:
         """Continue all connections, once the server has been set up."""
@@ -261,7 +261,7 @@ class Durability:
         )
 
     async def watch(self, server: ServerApi) -> None:
-        """Report that the scheduler serves its peers, and note that it does until it is closed."""
+        """Report that the scheduler serves its peers. Fork standbys. Close it if the keeper ends."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         progress = self._keeper.kept.progress
@@ -298,7 +298,7 @@ class Durability:
             ended.set()
 
     def _wants_standby(self, server: ServerApi) -> bool:
-        """Return whether a successor would have to repeat much that the last standby has."""
+        """Return whether much was logged since the last standby was forked."""
         if not self.is_complete or time.monotonic() - self._forked_at < STANDBY_SECONDS:
             return False
         n_turns = server.driver.n_stimuli - self._forked_turns
@@ -370,8 +370,8 @@ def _write_new(folder: Path, name: str, data: bytes) -> Path:
 
 
 def _counters(sock: socket.socket) -> Transferred:
-    """Return the counters of a connection."""
+    """Return the counters of a connection; ``NOT_KEPT`` if it was reset."""
     try:
         return transferred(sock)
-    except OSError:  # it has been reset
+    except OSError:
         return NOT_KEPT

@@ -70,18 +70,19 @@ class KeeperChannel:
         return bool(self.kept.deaths.last)
 
     def keep(self, sock: Any) -> int:
+        """Let the keeper hold a duplicate of ``sock``. Return the number of the connection."""
         self._last_number += 1
         self._send(HEAD.pack(KEEP, self._last_number), [sock.fileno()])
         return self._last_number
 
     def release(self, number: int) -> None:
+        """Let the keeper close its duplicate of a connection."""
         self._send(HEAD.pack(RELEASE, number))
 
     def _send(self, message: bytes, fds: Sequence[int] = ()) -> None:
         """Send a message. If the keeper has ended, which ``Durability`` handles, do nothing.
 
-        uvloop makes the channel non-blocking. While it is full, wait for the keeper, which never
-        waits for this process.
+        uvloop makes the channel non-blocking. While the channel is full, wait for the keeper.
         """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
@@ -121,10 +122,11 @@ class KeeperChannel:
     def receive_successor(
         self, sock: socket.socket, write_snapshot: Callable[[int, int], None]
     ) -> tuple[KeeperChannel, socket.socket] | None:
-        """Return the channel of a process that is to continue, and the socket of its standby.
+        """Wait until the keeper wakes this standby, which has the socket ``sock``.
 
-        Wait until the keeper sends them. Return None if it does not need this process. Meanwhile
-        call ``write_snapshot`` with the descriptors of each ``SnapshotRequest``.
+        Return the channel of the scheduler process that it becomes, and the socket of the next
+        standby; None if it is not needed. Call ``write_snapshot`` with the descriptors of each
+        ``SnapshotRequest``.
         """
         connections: dict[int, int] = {}
         while True:

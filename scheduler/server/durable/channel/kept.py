@@ -70,7 +70,7 @@ class Kept:
     def send(
         self, sock: socket.socket, channels: list[socket.socket], template: Template | None
     ) -> None:
-        """Send a standby its channels, and duplicates of all sockets.
+        """Wake the standby at ``sock``: send its channels, and duplicates of all sockets.
 
         If ``template`` is None, the standby starts new interpreters instead.
         """

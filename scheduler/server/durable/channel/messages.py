@@ -18,7 +18,7 @@ HEAD: Final = struct.Struct("<cI")
 KEEP, RELEASE, LISTEN = b"k", b"r", b"l"
 #: The scheduler serves its peers; its log is incomplete; it has forked a standby.
 READY, GIVE_UP, STANDBY = b"a", b"g", b"s"
-#: Messages of the keeper that request a standby, the second without regard to the last one's time.
+#: Messages of the keeper that request a standby. The second one ignores the interval of forks.
 STANDBY_SOON, STANDBY_NOW = b"standby", b"standby now"
 #: Largest message that wakes a standby, and the number of sockets in it.
 WAKE_NBYTES: Final = 64 * 2**10
@@ -29,10 +29,13 @@ MESSAGE_SOCKETS_MAX: Final = 64
 
 
 class Awakening(NamedTuple):
-    """The last message that wakes a standby, with its channel, the next standby's, the template's.
+    """The last of the messages that wake a standby.
+
+    The descriptors of its channel, of the next standby's socket and of the template's socket
+    follow, then those of ``listening``.
 
     Attributes:
-        listening: as in ``Kept``, with the numbers of descriptors that follow those.
+        listening: as in ``Kept``, with the numbers of descriptors.
         last_number, deaths: as in ``Kept``.
         template_pid: process id of the template.
     """

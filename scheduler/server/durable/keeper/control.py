@@ -15,7 +15,7 @@ from typing import Any
 
 #: File name of the socket.
 NAME = "control"
-#: Largest request or reply.
+#: Size of the largest request or reply.
 MESSAGE_NBYTES = 64 * 2**10
 
 

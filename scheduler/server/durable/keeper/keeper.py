@@ -49,8 +49,8 @@ from .upgrade import Upgrade, UpgradeError, needs_renewal, remove_snapshot
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: A scheduler process that dies this often without having become ready is not replaced again. Input
-#: of which ``DEATHS_MAX`` of them died is set aside before.
+#: Scheduler processes in a row that die before they are ready, after which the keeper ends. Input
+#: of which ``DEATHS_MAX`` processes died is set aside before.
 STARTS_MAX = DEATHS_MAX + 1
 #: How often the keeper tries to fork a scheduler process after another one died.
 FORKS_MAX = 300
@@ -96,7 +96,7 @@ class Keeper:
         state: the state of the keeper of another release that this process was.
 
     Attributes:
-        exit_code: of the command, when ``run`` has returned None.
+        exit_code: exit code of the command, once ``run`` has returned None.
     """
 
     def __init__(self, folder: Path, state: KeeperState | None = None) -> None:
@@ -293,7 +293,7 @@ class Keeper:
                 seconds,
             )
             os.kill(self._pid, signal.SIGKILL)
-            self._kept.progress.alive()  # as is the next one
+            self._kept.progress.alive()  # the next process has the full time
 
     def _handle(self, message: bytes, fds: list[int], channel: socket.socket) -> None:
         kind, number = HEAD.unpack_from(message)
@@ -347,7 +347,7 @@ class Keeper:
             logger.error("The scheduler process %d %s; starting another one", self._pid, death.how)
         self._kept.deaths.add(death)
         progress.connection = progress.stimulus = 0
-        progress.alive()  # the next one has the same time
+        progress.alive()  # the next process has the full time
         return True
 
     # upgrades
@@ -426,7 +426,7 @@ class Keeper:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _switch(self, upgrade: Upgrade, death: Death) -> Death:
-        """Choose the standby to wake after a process ended, and return what that was."""
+        """Choose the standby to wake after a process ended in an upgrade. Return its death."""
         if upgrade.has_switched:
             self._fall_back(death.how)
             return death

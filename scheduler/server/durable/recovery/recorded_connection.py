@@ -1,4 +1,4 @@
-"""The record of a connection: the data that was read, handled and written."""
+"""What is known of a connection from the log: the data that was read, handled and written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CompilingGraph(NamedTuple):
     message: Any
 
 
-#: Of connections that the keeper does not hold: nothing of them is written again.
+#: Counters of connections that the keeper does not hold. None of their output is written again.
 NOT_KEPT = Transferred(0, 2**63)
 #: Why streams without a registration are closed.
 NO_SUCCESSION = "the state of a stream without a registration is not recorded"
@@ -100,7 +100,7 @@ class RecordedConnection:
     # what was read
 
     def receive(self, data: Buffer) -> None:
-        """Read ``data``. Messages of a stream are decoded; other messages wait."""
+        """Add ``data`` that was read. Decode messages of a stream; store the frames of requests."""
         self.read += len(data)
         if self.fault:
             return
@@ -192,7 +192,7 @@ class RecordedConnection:
     # what was written
 
     def wrote(self, data: Buffer, n_messages: int) -> None:
-        """Write ``data``, with which ``n_messages`` of the stream have been encoded."""
+        """Add the output ``data``, after which ``n_messages`` of the stream were encoded."""
         start = max(0, self.counters.written - self.written)
         self.has_replied = self.written > 0
         self.written += len(data)

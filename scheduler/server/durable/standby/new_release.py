@@ -34,7 +34,7 @@ def role() -> tuple[str, int]:
 
 
 def join(fd: int) -> KeeperChannel:
-    """Become a standby, and return when the keeper wakes it.
+    """Become a standby. Return the channel of the scheduler process when the keeper wakes it.
 
     Args:
         fd: the descriptor of the socket to the keeper.

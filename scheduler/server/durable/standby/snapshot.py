@@ -119,7 +119,7 @@ class Table(TypedDict):
 
 
 class Unset:
-    """Stands for the value of an attribute that an object does not have."""
+    """Marks an attribute that an object does not have."""
 
 
 def object_at(number: int) -> Any:

@@ -1,12 +1,8 @@
 """The standby: a copy of the scheduler process, which continues if that one dies.
 
-The scheduler forks it between two turns. It costs the memory pages that the scheduler changes from
-then on. It sleeps until the keeper wakes it, reads what the log contains since it was forked, and
-becomes the scheduler process. So a successor needs neither to read a snapshot nor to repeat more
-than the last seconds.
-
-Before it continues, it forks the next standby, which is needed if the process dies again before it
-has forked one itself.
+The scheduler forks it between two turns. It sleeps until the keeper wakes it. Then it forks the
+next standby, which is needed if the process dies again before it has forked one itself. It becomes
+the scheduler process, which reads what the log contains since the fork.
 """
 
 from __future__ import annotations
@@ -152,6 +148,8 @@ def wait(
     sock: socket.socket, keeper: KeeperChannel, recorded: RecordedState, position: Position
 ) -> KeeperChannel:
     """Wait until the keeper wakes this process. End the process if it is not needed.
+
+    Return the channel of the scheduler process that it becomes.
 
     Args:
         sock: socket to the keeper.
