@@ -261,7 +261,7 @@ class Durability:
         )
 
     async def watch(self, server: ServerApi) -> None:
-        """Report that the scheduler serves its peers. Fork standbys. Close it if the keeper ends."""
+        """Report that the scheduler serves its peers; fork standbys until the keeper ends."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         progress = self._keeper.kept.progress
