@@ -199,7 +199,7 @@ class Codec:
         value = reader.read_message(frames[0])
         if reader.has_scalars and isinstance(value, dict) and not USER_VALUES.isdisjoint(value):
             as_sent = ValueReader(frames, self.agreement.encoding).read_message(frames[0])
-            value.update({name: as_sent[name] for name in USER_VALUES & value.keys()})
+            value.update({name: as_sent[name] for name in USER_VALUES.intersection(value)})
         if type is None:
             return value
         try:
