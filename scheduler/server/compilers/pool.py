@@ -274,8 +274,8 @@ class ProcessGraphCompilers:
         if self._loop.time() - process.idle_since < RECYCLE_IDLE_SECONDS or process.checked_idle:
             return
         process.checked_idle = True
-        if any(other is not process and not other.ending for other in self._processes):
-            process.end()
+        if process is not next(each for each in self._processes if not each.ending):
+            process.end()  # the oldest stays: it has imported most of what graphs need
             return
         allowed = RECYCLE_NBYTES
         if self._memory_limit_nbytes:
