@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ ADDRESS_VARIABLE: Final = "DASK_SCHEDULER_ADDRESS"
 WAYS: Final = "the argument ADDRESS, --address or --scheduler-file"
 #: Addresses start with one of these; a key does not.
 SCHEMES: Final = ("tcp://", "tls://")
+#: An address without a scheme. A key may look like it.
+HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+")
 #: Optional arguments before ADDRESS. The only argument may also be the address.
 FIRST_ARGUMENTS: Final = frozenset({"key", "group"})
 #: Longest time that options accept, in seconds: a year.
@@ -97,8 +100,15 @@ def scheduler_address(*names: str, required: bool = True) -> Callable[[Command],
             **others: Any,
         ) -> None:
             for name in FIRST_ARGUMENTS & others.keys():
-                if address is None and str(others[name]).startswith(SCHEMES):
-                    address, others[name] = others[name], None
+                first = str(others[name])
+                if address is None and (
+                    first.startswith(SCHEMES)
+                    or (
+                        HOST_AND_PORT.fullmatch(first)
+                        and find_address(address_option, scheduler_file) is None
+                    )
+                ):
+                    address, others[name] = first, None
             found = find_address(address, address_option, scheduler_file)
             if found is None and required:
                 raise click.UsageError(
