@@ -362,11 +362,11 @@ async def test_output_that_the_socket_has_not_accepted_is_captured(scheduler: Sc
         comm.flush()
     with socket.socket(fileno=os.dup(comm._transport.get_extra_info("socket").fileno())) as sock:
         counters = transferred(sock)
-    assert counters.written < comm.n_written
+    assert counters.written < comm.written_nbytes
     (known,) = capture(server, server.durability.start).connections.values()
     known.attach(counters)
     assert known.fault == ""
-    assert counters.written + len(known.unsent) == comm.n_written
+    assert counters.written + len(known.unsent) == comm.written_nbytes
     peer.writer.close()
 
 
@@ -428,7 +428,7 @@ async def test_message_is_continued_in_its_file(scheduler: Scheduler) -> None:
     peer.writer.write(data[:150_000])
     comms: set[Any] = server.transport.comms
     (comm,) = comms
-    await until(lambda: comm.n_read > 150_000)
+    await until(lambda: comm.read_nbytes > 150_000)
     (known,) = capture(server, server.durability.start).connections.values()
     assert known.receive_spool is not None
     spool = known.receive_spool._spool

@@ -42,7 +42,7 @@ class DurableComm(TcpComm):
         known: what is known of a connection that a process before this one has accepted.
 
     Attributes:
-        n_read, n_written: bytes so far.
+        read_nbytes, written_nbytes: bytes so far.
         recent: what was written last, at least what the socket has not accepted.
     """
 
@@ -57,11 +57,11 @@ class DurableComm(TcpComm):
         self._recorder = recorder
         self._keeper = keeper
         self._known = known
-        self.n_read = self.n_written = 0
+        self.read_nbytes = self.written_nbytes = 0
         self.recent: list[Buffer] = []
         if known is not None:
             self.number = known.number
-            self.n_read, self.n_written = known.read, known.written
+            self.read_nbytes, self.written_nbytes = known.read, known.written
             self.facts = known.facts
             self.is_stream = bool(known.kind)
             self.has_replied = known.has_replied
@@ -85,7 +85,7 @@ class DurableComm(TcpComm):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._owner.scratch[:nbytes]
-        self.n_read += nbytes
+        self.read_nbytes += nbytes
         self._recorder.read(self.number, data)
         if not self._closing:
             previous = self._recorder.handling(self.number)
@@ -109,8 +109,8 @@ class DurableComm(TcpComm):
             pieces = [data]
         else:
             self._recorder.wrote_unlogged(self.number, nbytes)
-        self.has_replied = self.n_written > 0
-        self.n_written += nbytes
+        self.has_replied = self.written_nbytes > 0
+        self.written_nbytes += nbytes
         self._out += pieces
         self._out_nbytes += nbytes
 
@@ -142,8 +142,8 @@ class DurableComm(TcpComm):
             NOT_KEPT,
             connection,
             self._reader,
-            read=self.n_read,
-            written=self.n_written,
+            read=self.read_nbytes,
+            written=self.written_nbytes,
             is_admitted=True,
             has_replied=self.has_replied,
             unsent=bytearray(b"".join([*self.recent, *self._out])),
