@@ -438,6 +438,6 @@ async def test_message_is_continued_in_its_file(scheduler: Scheduler) -> None:
     known.receive(data[150_000:])
     assert spool is not None and spool._segments and not spool.sealed
     assert [list(map(bytes, each)) for each in known.requests] == [frames]
-    successor.events.frames_in([])
+    successor.events.messages_received([])
     assert spool.sealed, "its file would stay on the disk"
     peer.writer.close()

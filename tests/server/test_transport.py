@@ -57,7 +57,7 @@ class Recorder:
         self.sink = sink
         self.comm = comm
 
-    def frames_in(self, messages: list[Any]) -> None:
+    def messages_received(self, messages: list[Any]) -> None:
         got = self.sink.messages.setdefault(self.comm, [])
         got += messages
         self.sink.note("frames", self.comm)

@@ -52,7 +52,7 @@ class AsyncComm(Comm):
     def message_received(self, frames: Sequence[Buffer]) -> None:
         """Process one received message."""
         if not self._closing:
-            self.events.frames_in([frames])
+            self.events.messages_received([frames])
 
     def run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run ``coroutine``, which reads or closes the connection, in a task."""

@@ -99,14 +99,14 @@ class TcpComm(Comm):
             messages = read(*args)
         except RemoteProtocolError as error:
             if error.messages:
-                self.events.frames_in(list(error.messages))
+                self.events.messages_received(list(error.messages))
                 self.flush()
             if not self._closing:
                 self.out_of_memory = isinstance(error, StorageError)
                 self.drop(str(error))
         else:
             if messages:
-                self.events.frames_in(messages)
+                self.events.messages_received(messages)
 
     def pause_writing(self) -> None:
         self._set_eof_timer()

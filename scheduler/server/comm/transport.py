@@ -33,7 +33,7 @@ PLAIN_SCHEMES = frozenset({"tcp", "ws"})
 class CommEvents(Protocol):
     """Receives the events of one comm. Implemented by ``peers.peer.Peer``."""
 
-    def frames_in(self, messages: list[Any]) -> None:
+    def messages_received(self, messages: list[Any]) -> None:
         """Process received messages (lists of frames), in order."""
 
     def paused(self) -> None:
@@ -49,7 +49,7 @@ class CommEvents(Protocol):
 class NoEvents:
     """The ``CommEvents`` of a comm that is closed, which ignores them."""
 
-    def frames_in(self, messages: list[Any]) -> None: ...
+    def messages_received(self, messages: list[Any]) -> None: ...
 
     def paused(self) -> None: ...
 

@@ -90,7 +90,7 @@ class Peer:
         self.handler: EventHandler = EventHandler()
         self.receive_spool: ReceiveSpool | None = None
 
-    def frames_in(self, messages: list[Any]) -> None:
+    def messages_received(self, messages: list[Any]) -> None:
         """Pass the events of ``messages`` to the handler. Close the connection on an error."""
         if self.receive_spool is not None:
             self.receive_spool.close_complete()
