@@ -123,7 +123,7 @@ class FrameReader:
         return not self._rest and self._lengths is None
 
     @property
-    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
+    def incomplete(self) -> tuple[tuple[int, ...], Frames] | None:
         """The lengths of the incomplete message's frames, and the list of frames received so far.
 
         None if no message is incomplete, or only a part of its prelude was received.

@@ -118,7 +118,7 @@ def test_message_that_was_being_received(n_received: int, in_file: bool) -> None
     frames = [b"head", bytes(range(250)) * 1000, b"tail"]
     data = b"".join(pack_frames(frames))
     reader = FrameReader(first=HANDSHAKE_LIMITS)
-    reader.allocate = Spool(0).lane().allocate if in_file else None
+    reader.allocate = Spool(0).allocator().allocate if in_file else None
     reader.admit()
     assert reader.feed(data[:n_received]) == []
     found = read(written(reader))

@@ -167,7 +167,7 @@ def test_only_files_of_the_process_are_written_to(tmp_path: Path) -> None:
     """Objects that the standby inherits keep their numbers, which are not those of its peers."""
     handler = logging.FileHandler(tmp_path / "log")
     handler.emit(logging.makeLogRecord({"msg": "before"}))
-    frame = Spool(0, str(tmp_path)).lane().allocate(6)
+    frame = Spool(0, str(tmp_path)).allocator().allocate(6)
     assert frame is not None
     frame.write(memoryview(b"abc"))
     ours, theirs = socket.socketpair()

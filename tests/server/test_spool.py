@@ -30,9 +30,9 @@ def fill(place: FileFrame | None, data: bytes) -> bytes | memoryview:
 
 def test_small_frames_stay_in_memory(tmp_path: Path) -> None:
     spool = Spool(100, str(tmp_path))
-    assert spool.lane().allocate(60) is None
-    assert isinstance(spool.lane().allocate(60), FileFrame)
-    assert spool.lane().allocate(40) is None
+    assert spool.allocator().allocate(60) is None
+    assert isinstance(spool.allocator().allocate(60), FileFrame)
+    assert spool.allocator().allocate(40) is None
     assert spool.in_memory_nbytes == 100
     assert not list(tmp_path.iterdir()), "the file is unlinked at once"
 
@@ -40,7 +40,7 @@ def test_small_frames_stay_in_memory(tmp_path: Path) -> None:
 def test_frames_are_exact_and_separate(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
     sizes = [1, 63, 64, 65, 100_000, 3 * MB]
-    places = [spool.lane().allocate(n) for n in sizes]
+    places = [spool.allocator().allocate(n) for n in sizes]
     frames = [fill(p, bytes([i]) * n) for i, (p, n) in enumerate(zip(places, sizes))]
     spool.trim()
     assert [len(f) for f in frames] == sizes
@@ -53,17 +53,20 @@ def test_frame_larger_than_a_file_has_its_own(
     monkeypatch.setattr(spool_module, "SEGMENT_NBYTES", MB)
     monkeypatch.setattr(spool_module, "FILE_FRAME_NBYTES", MB // 2)
     spool = Spool(0, str(tmp_path))
-    lane = spool.lane()
+    allocator = spool.allocator()
     sizes = [100, MB + 1, 100, MB, MB // 2, MB // 2 + 1]
-    frames = [fill(lane.allocate(n), bytes([i]) * n) for i, n in enumerate(sizes)]
+    frames = [fill(allocator.allocate(n), bytes([i]) * n) for i, n in enumerate(sizes)]
     assert all(bytes(f) == bytes([i]) * n for i, (f, n) in enumerate(zip(frames, sizes)))
 
 
 def test_frames_of_one_reply_are_adjacent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "FILE_FRAME_NBYTES", MB)
     spool = Spool(2 * MB, str(tmp_path))
-    one, other = spool.lane(), spool.lane()
-    places = [(lane, lane.allocate(n)) for lane, n in [(one, 100), (one, 2 * MB), (other, 2 * MB)]]
+    one, other = spool.allocator(), spool.allocator()
+    places = [
+        (allocator, allocator.allocate(n))
+        for allocator, n in [(one, 100), (one, 2 * MB), (other, 2 * MB)]
+    ]
     places += [(one, one.allocate(50)), (other, other.allocate(60)), (one, one.allocate(70))]
     a, b, x, c, y, d = [
         fill(place, bytes([i]) * n)
@@ -83,11 +86,11 @@ def test_frames_of_one_reply_are_adjacent(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_full_disk_falls_back_to_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(0, str(tmp_path))
-    assert isinstance(spool.lane().allocate(10), FileFrame)
+    assert isinstance(spool.allocator().allocate(10), FileFrame)
     free = os.statvfs(tmp_path)
     nbytes = (free.f_bavail + 2**20) * free.f_frsize
-    assert spool.lane().allocate(nbytes) is None
-    assert spool.lane().allocate(10) is None
+    assert spool.allocator().allocate(nbytes) is None
+    assert spool.allocator().allocate(10) is None
     assert len(caplog.records) == 1 and "No space left" in caplog.text
 
 
@@ -102,9 +105,9 @@ def test_files_are_smaller_below_a_limit_of_the_process(
     spool = Spool(0, str(tmp_path))
     resource.setrlimit(number, (used + 512 * MB, before[1]))
     try:
-        assert bytes(fill(spool.lane().allocate(MB), b"a" * MB)) == b"a" * MB
+        assert bytes(fill(spool.allocator().allocate(MB), b"a" * MB)) == b"a" * MB
         assert not caplog.records
-        assert spool.lane().allocate(600 * MB) is None
+        assert spool.allocator().allocate(600 * MB) is None
     finally:
         resource.setrlimit(number, before)
     assert command in caplog.text and "temporary-directory" not in caplog.text
@@ -118,8 +121,8 @@ def test_a_frame_moves_to_memory_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = Spool(0, str(tmp_path))
-    before = fill(spool.lane().allocate(10), b"0123456789")
-    place = spool.lane().allocate(3 * MB)
+    before = fill(spool.allocator().allocate(10), b"0123456789")
+    place = spool.allocator().allocate(3 * MB)
     assert isinstance(place, FileFrame)
     place.write(memoryview(b"a" * MB))
     monkeypatch.setattr(spool_module.os, "pwrite", full)
@@ -128,7 +131,7 @@ def test_a_frame_moves_to_memory_when_the_disk_is_full(
     spool.seal()
     assert bytes(place.finish()) == b"a" * MB + b"b" * MB + b"c" * MB
     assert bytes(before) == b"0123456789"
-    assert spool.lane().allocate(10) is None
+    assert spool.allocator().allocate(10) is None
     assert len(caplog.records) == 1 and "temporary-directory" in caplog.text
 
 
@@ -136,7 +139,7 @@ def test_a_long_frame_is_lost_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_module, "MOVED_MAX_NBYTES", MB - 1)
-    place = Spool(0, str(tmp_path)).lane().allocate(3 * MB)
+    place = Spool(0, str(tmp_path)).allocator().allocate(3 * MB)
     assert isinstance(place, FileFrame)
     place.write(memoryview(b"a" * MB))
     monkeypatch.setattr(spool_module.os, "pwrite", full)
@@ -145,7 +148,7 @@ def test_a_long_frame_is_lost_when_the_disk_is_full(
 
 
 def test_the_disk_is_used_as_bytes_arrive(tmp_path: Path) -> None:
-    place = Spool(0, str(tmp_path)).lane().allocate(200 * MB)
+    place = Spool(0, str(tmp_path)).allocator().allocate(200 * MB)
     assert isinstance(place, FileFrame)
     file = place._segment.file.fileno()
     assert os.fstat(file).st_blocks == 0
@@ -155,7 +158,7 @@ def test_the_disk_is_used_as_bytes_arrive(tmp_path: Path) -> None:
 
 def test_a_segment_lives_as_long_as_its_frames(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
-    frame = fill(spool.lane().allocate(MB), bytes(MB))
+    frame = fill(spool.allocator().allocate(MB), bytes(MB))
     assert isinstance(frame, memoryview)
     segment = weakref.ref(frame.obj)
     spool.seal()
@@ -173,7 +176,7 @@ def test_written_frames_leave_memory(tmp_path: Path) -> None:
     before = resident_nbytes()
     frames = []
     for i in range(16):
-        frames.append(fill(spool.lane().allocate(16 * MB), bytes([i]) * (16 * MB)))
+        frames.append(fill(spool.allocator().allocate(16 * MB), bytes([i]) * (16 * MB)))
         spool.trim()
     gc.collect()
     assert resident_nbytes() - before < 100 * MB
@@ -184,8 +187,8 @@ def test_written_frames_leave_memory(tmp_path: Path) -> None:
 def test_first_file_is_logged_once(tmp_path: Path) -> None:
     told = []
     spool = Spool(0, str(tmp_path), on_first_file=lambda spool: told.append(1))
-    spool.lane().allocate(10)
-    spool.lane().allocate(spool_module.FILE_FRAME_NBYTES)
+    spool.allocator().allocate(10)
+    spool.allocator().allocate(spool_module.FILE_FRAME_NBYTES)
     assert told == [1]
 
 
@@ -194,6 +197,6 @@ def test_missing_directory_falls_back_to_memory(
 ) -> None:
     spool = Spool(0, str(tmp_path / "nowhere"))
     with caplog.at_level(logging.WARNING):
-        assert spool.lane().allocate(10) is None
-        assert spool.lane().allocate(10) is None
+        assert spool.allocator().allocate(10) is None
+        assert spool.allocator().allocate(10) is None
     assert len(caplog.records) == 1 and "Cannot keep" in caplog.text

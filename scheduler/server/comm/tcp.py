@@ -196,8 +196,8 @@ class TcpComm(Comm):
             self._reader.allocate = allocate
 
     @property
-    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
-        return self._reader.coming
+    def incomplete(self) -> tuple[tuple[int, ...], Frames] | None:
+        return self._reader.incomplete
 
     @property
     def fd(self) -> int:

@@ -79,7 +79,7 @@ class Comm(ABC):
     Attributes:
         facts: what is known of the peer.
         events: receives the events. Set when the connection opens; ``NoEvents`` once it is closed.
-        coming: the incomplete message's frame lengths and its frames so far; None if unknown.
+        incomplete: the incomplete message's frame lengths and its frames so far; None if unknown.
         number: of a connection that is recorded (``durable``), else 0.
         is_stream: whether it is the stream of a worker or client.
         out_of_memory: it was closed because there was no memory or disk space for a message.
@@ -134,7 +134,7 @@ class Comm(ABC):
             self.close_when_written()
 
     @property
-    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
+    def incomplete(self) -> tuple[tuple[int, ...], Frames] | None:
         return None
 
     # for subclasses to implement

@@ -120,10 +120,13 @@ class Peer:
         state, spawn = self.server.request_state, self.server.spawn
         if self.receive_spool is None:
             self.receive_spool = ReceiveSpool(
-                lambda: self.comm.coming, state.gather_memory_nbytes, state.spool_directory, spawn
+                lambda: self.comm.incomplete,
+                state.gather_memory_nbytes,
+                state.spool_directory,
+                spawn,
             )
         else:
-            self.receive_spool.continue_with(lambda: self.comm.coming, spawn)
+            self.receive_spool.continue_with(lambda: self.comm.incomplete, spawn)
         self.comm.receive_large_into(self.receive_spool.allocate)
         self.comm.admit()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.protocol.framing import Frames, FrameSink
 
-from .spool import Lane, Spool, trim_while_used
+from .spool import ReplyAllocator, Spool, trim_while_used
 
 #: Starts a background task: ``Server.spawn``.
 Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
@@ -21,7 +21,7 @@ class ReceiveSpool:
     """Allocates memory for the large frames of one connection. ``allocate`` is an ``Allocator``.
 
     Args:
-        coming: returns the frame lengths and the received frames of the message that is being
+        incomplete: returns the frame lengths and the received frames of the message that is being
             received.
         memory_nbytes: larger messages go to a file.
         directory: directory of the files; None for the system's default.
@@ -30,31 +30,31 @@ class ReceiveSpool:
 
     def __init__(
         self,
-        coming: Callable[[], tuple[tuple[int, ...], Frames] | None],
+        incomplete: Callable[[], tuple[tuple[int, ...], Frames] | None],
         memory_nbytes: int,
         directory: str | None,
         spawn: Spawn,
     ) -> None:
-        self._coming = coming
+        self._incomplete = incomplete
         self._memory_nbytes = memory_nbytes
         self._directory = directory
         self._spawn = spawn
         self._frames: Frames | None = None
         self._spool: Spool | None = None
-        self._lane: Lane | None = None
+        self._allocator: ReplyAllocator | None = None
 
     def allocate(self, nbytes: int) -> FrameSink | None:
         """Return the file that receives the next large frame, of ``nbytes``, or None for memory."""
-        coming = self._coming()
-        if coming is None:
+        incomplete = self._incomplete()
+        if incomplete is None:
             return None
-        lengths, frames = coming
+        lengths, frames = incomplete
         if frames is not self._frames:
             self.close()
             self._frames = frames
             if sum(lengths) > self._memory_nbytes:
                 self._open()
-        return None if self._lane is None else self._lane.allocate(nbytes)
+        return None if self._allocator is None else self._allocator.allocate(nbytes)
 
     def _open(self) -> None:
         spool = Spool(
@@ -62,25 +62,25 @@ class ReceiveSpool:
             self._directory,
             on_first_file=lambda spool: self._spawn(trim_while_used(spool), "receive-spool-trim"),
         )
-        self._spool, self._lane = spool, spool.lane()
+        self._spool, self._allocator = spool, spool.allocator()
 
     def continue_with(
-        self, coming: Callable[[], tuple[tuple[int, ...], Frames] | None], spawn: Spawn
+        self, incomplete: Callable[[], tuple[tuple[int, ...], Frames] | None], spawn: Spawn
     ) -> None:
         """Receive in another process, which has inherited the file of the current message."""
-        self._coming, self._spawn = coming, spawn
+        self._incomplete, self._spawn = incomplete, spawn
         if self._spool is not None:
             spawn(trim_while_used(self._spool), "receive-spool-trim")
 
     def close_complete(self) -> None:
         """Close the file of a message that is complete."""
         if self._frames is not None:
-            coming = self._coming()
-            if coming is None or coming[1] is not self._frames:
+            incomplete = self._incomplete()
+            if incomplete is None or incomplete[1] is not self._frames:
                 self.close()
 
     def close(self) -> None:
         """Seal the file of the current message. Only the frames that use it keep it open."""
         if self._spool is not None:
             self._spool.seal()
-        self._frames = self._spool = self._lane = None
+        self._frames = self._spool = self._allocator = None

@@ -75,9 +75,9 @@ class Spool:
         self.in_memory_nbytes = 0
         self._places: dict[int, tuple[memoryview, _Segment, int]] = {}
 
-    def lane(self) -> Lane:
+    def allocator(self) -> ReplyAllocator:
         """Return an allocator for one reply."""
-        return Lane(self)
+        return ReplyAllocator(self)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether a frame is received into memory."""
@@ -152,7 +152,7 @@ class Spool:
         return bool(self._segments)
 
 
-class Lane:
+class ReplyAllocator:
     """Allocates for the frames of one reply, which arrive one after the other."""
 
     def __init__(self, spool: Spool) -> None:

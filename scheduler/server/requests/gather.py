@@ -146,7 +146,10 @@ class _Gather:
         try:
             async with self._slots:
                 reply = await self._server.rpc_call(
-                    address, request, acknowledge=_acknowledge, allocate=self.spool.lane().allocate
+                    address,
+                    request,
+                    acknowledge=_acknowledge,
+                    allocate=self.spool.allocator().allocate,
                 )
             checked_reply(address, request, reply, status=str)
             if reply["status"] != "busy":

@@ -111,10 +111,10 @@ async def test_tuple_keys_and_duplicates(server: Any) -> None:
 
 def serialized(cuts: list[list[bytes]], spool: Spool, **more: Any) -> Payload:
     """A payload whose buffers are cut, each piece received into the spool's file."""
-    lane = spool.lane()
+    allocator = spool.allocator()
     frames = []
     for piece in (piece for cut in cuts for piece in cut):
-        place = lane.allocate(len(piece))
+        place = allocator.allocate(len(piece))
         place.write(memoryview(piece))
         frames.append(place.finish())
     counts = [len(cut) for cut in cuts]
