@@ -16,7 +16,7 @@ from paceline.scheduler.core.stimuli import ErrorMatched
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.durable.log.recorder import Recorder
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 from paceline.scheduler.server.peers.outgoing_rpc import OutgoingRpc
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import Pool
@@ -122,7 +122,7 @@ class Server(ServerApi):
         self._block(blocked_handlers)
         self._memory_manager = stock_plugins.PolicyManager(self.plugins.facade)
         self.core_types: frozenset[type] = frozenset(core.handlers)
-        self._connections = Connections(secret)
+        self._connections = ConnectionFactory(secret)
         self.graph_ids, self._match_ids = itertools.count(1), itertools.count(-1, -1)
         self._matching: set[tuple[Any, int]] = set()
 

@@ -20,7 +20,7 @@ from paceline.scheduler.server.durable.recovery.recorded_connection import (
     NOT_KEPT,
     RecordedConnection,
 )
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 
 from tests.support.deadly_plugin import DiesOf
 from tests.support.fake_peers import client
@@ -143,7 +143,7 @@ async def test_files_of_earlier_incidents_are_kept(
     durability = scheduler.server.durability
     assert durability is not None
     connection = RecordedConnection(
-        1, PeerFacts("", "", False), NOT_KEPT, Connections(None).accepted()
+        1, PeerFacts("", "", False), NOT_KEPT, ConnectionFactory(None).accepted()
     )
     for name in ("tick", "connection"):
         (tmp_path / f"set-aside-{name}-1.pickle").write_bytes(b"earlier")

@@ -38,7 +38,7 @@ from paceline.scheduler.server.durable.recovery.recorded_connection import (
 from paceline.scheduler.server.durable.recovery.replay import Replay
 from paceline.scheduler.server.durable.recovery.tcp_counters import transferred
 from paceline.scheduler.server.durable.standby.standby import capture
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 from paceline.scheduler.server.peers.peer import HandshakeHandler
 from paceline.scheduler.server.requests import plugins
 from paceline.scheduler.server.requests.restart import restart
@@ -164,7 +164,7 @@ async def test_connection_with_a_wrong_secret_is_not_continued(
     server.secret = Secret(b"secret" * 8)
     refused = await Peer.connect(scheduler)
     await until(lambda: _phases(scheduler) == ["rpc"])  # the keeper holds the other one
-    replay = Replay({}, Connections(None).accepted)
+    replay = Replay({}, ConnectionFactory(None).accepted)
     for record in Log(tmp_path):
         if record.kind != CLOSED:  # as if the process had died before
             replay.record(record)
@@ -202,10 +202,10 @@ async def test_first_request_of_a_connection_is_repeated(
 
 @pytest.mark.parametrize("n_replies", [0, 1])
 def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
-    connection = Connections(None).accepted()
+    connection = ConnectionFactory(None).accepted()
     start = b"".join(pack_frames(connection.start()))
     recorded = RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
-    recorded.receive(b"".join(pack_frames(Connections(None).outgoing().start())))
+    recorded.receive(b"".join(pack_frames(ConnectionFactory(None).outgoing().start())))
     recorded.wrote(start, 0)  # recorded after the input of the same wake-up
     for _ in range(n_replies):
         recorded.wrote(b"reply", 0)

@@ -32,7 +32,7 @@ from paceline.scheduler.server.durable.recovery.recorded_connection import (
     RecordedConnection,
 )
 from paceline.scheduler.server.durable.recovery.replay import RecordedState, Replay, RunStart
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 
 from tests.support.fake_peers import Peer, until, worker
 
@@ -77,8 +77,8 @@ async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
 
 def connected() -> RecordedConnection:
     """Return a connection whose peer has sent its handshake."""
-    connection = Connections(None).accepted()
-    connection.receive_frames(Connections(None).outgoing().start())
+    connection = ConnectionFactory(None).accepted()
+    connection.receive_frames(ConnectionFactory(None).outgoing().start())
     return RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
 
 
@@ -103,7 +103,7 @@ def replayed(
     """
     scheduler.server.transport.flush()
     scheduler.server.recorder.commit()
-    replay = Replay({}, Connections(None).accepted, recorded)
+    replay = Replay({}, ConnectionFactory(None).accepted, recorded)
     for record in list(Log(folder))[n_before:]:
         replay.record(record)
     return replay.recorded
@@ -240,7 +240,7 @@ def test_stream_with_a_fault_does_not_end_the_recovery(tmp_path: Path) -> None:
     )
     recorded.connections[1] = known = connected()
     known.kind, known.name = "client", "c"
-    replay = Replay({}, Connections(None).accepted, recorded)
+    replay = Replay({}, ConnectionFactory(None).accepted, recorded)
     steps = [(r.OTHER, 1, "UpdateGraph"), (r.BATCH, 1, 2, 0.0), (r.WROTE, 1, 3, b"abc")]
     records = [Record(r.STEP, 0, memoryview(pickle.dumps([step]))) for step in steps]
     for record in records:
@@ -261,9 +261,9 @@ async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_pa
 
 
 def test_request_that_is_read_with_invalid_data_is_not_lost() -> None:
-    connection = Connections(None).accepted()
+    connection = ConnectionFactory(None).accepted()
     known = RecordedConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
-    messages = [Connections(None).outgoing().start(), [b"request"]]
+    messages = [ConnectionFactory(None).outgoing().start(), [b"request"]]
     known.receive(b"".join(b"".join(pack_frames(each)) for each in messages) + bytes(16))
     assert list(known.requests) == [[b"request"]]
     assert "less than the lengths" in known.fault

@@ -24,7 +24,7 @@ from paceline.scheduler.server.durable.recovery.replay import RecordedState
 from paceline.scheduler.server.durable.standby import snapshot
 from paceline.scheduler.server.durable.standby.snapshot import SnapshotError
 from paceline.scheduler.server.durable.standby.standby import capture
-from paceline.scheduler.server.peers.connections import OFFER, Connections
+from paceline.scheduler.server.peers.connection_factory import OFFER, ConnectionFactory
 from paceline.scheduler.server.peers.spool import Spool
 from paceline.testing import Env
 
@@ -42,7 +42,7 @@ def written(root: Any) -> bytes:
 
 
 def read(data: bytes) -> Any:
-    root, about = snapshot.read(io.BytesIO(data), Connections(None).accepted)
+    root, about = snapshot.read(io.BytesIO(data), ConnectionFactory(None).accepted)
     assert about == {"release": "1"}
     return root
 

@@ -29,7 +29,7 @@ from paceline.scheduler.server.durable.recovery.recorded_connection import Recor
 from paceline.scheduler.server.durable.recovery.replay import RecordedState
 from paceline.scheduler.server.durable.recovery.tcp_counters import Transferred
 from paceline.scheduler.server.durable.standby.standby import begin, capture
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.peers.spool import Spool
 from paceline.scheduler.server.requests.plugins import restore_plugins_and_activities
@@ -253,7 +253,7 @@ def test_records_are_read_from_a_position(tmp_path: Path) -> None:
     [(100, b"", ""), (97, b"789", ""), (90, b"0123456789", ""), (80, b"", "20 bytes of output")],
 )
 def test_output_that_the_socket_has_not_accepted(accepted: int, unsent: bytes, fault: str) -> None:
-    connection = Connections(None).accepted()
+    connection = ConnectionFactory(None).accepted()
     recorded = RecordedConnection(1, None, Transferred(0, 0), connection, written=100)  # type: ignore[arg-type]
     recorded.unsent = bytearray(b"0123456789")
     recorded.attach(Transferred(0, accepted))

@@ -74,7 +74,7 @@ class Listener(Protocol):
 
 
 class Comm(ABC):
-    """A connection. Base class of the comms of all schemes.
+    """A connection that sends and receives frames. Base class of the comms of all schemes.
 
     Attributes:
         facts: what is known of the peer.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 from paceline.scheduler.server.requests.plugins import restore_plugins_and_activities
 from paceline.scheduler.server.runtime import build
 from paceline.workers_compat.config import config as dask_config
@@ -67,7 +67,7 @@ class Durability:
     Args:
         keeper: the channel to the keeper.
         start: identity and configuration, unless a process before this one has recorded its own.
-        new_connection: returns the protocol's end of an accepted connection.
+        new_connection: returns the protocol state of an accepted connection.
 
     Attributes:
         start: identity and configuration of the scheduler.
@@ -125,7 +125,7 @@ class Durability:
                 logger.warning("paceline.scheduler.durable has no effect here: %s", NOT_DURABLE)
             return None
         start = RunStart(build.description(), config, id, time.time())
-        return cls(keeper, start, Connections(secret).accepted)
+        return cls(keeper, start, ConnectionFactory(secret).accepted)
 
     @property
     def n_restarts(self) -> int:

@@ -29,7 +29,7 @@ REPORTS_MAX: Final = 1000
 MESSAGE_MAX_LENGTH: Final = 2000
 
 
-def connection_factory() -> Callable[..., Connection]:
+def connection_type() -> Callable[..., Connection]:
     """Return ``Connection``, or a factory of checked connections if ``VARIABLE`` is set."""
     path = os.environ.get(VARIABLE)
     if not path:

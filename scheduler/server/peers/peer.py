@@ -65,9 +65,11 @@ class EventHandler:
 
 
 class Peer:
-    """A connection. Implements ``CommEvents``.
+    """A connection of the server. Implements ``CommEvents``.
 
     Attributes:
+        comm: sends and receives frames.
+        connection: its protocol state: frames to events, and messages to frames.
         handler: receives its events.
         write_paused: more than the high-water mark waits to be written.
         n_read: number of messages that ``read`` was called for.

@@ -91,7 +91,7 @@ class Replay:
 
     Args:
         counters: number of each connection that the keeper holds -> what the kernel counted.
-        new_connection: returns the protocol's end of an accepted connection.
+        new_connection: returns the protocol state of an accepted connection.
         recorded: the state to start from; None for that of the first record.
 
     Attributes:

@@ -18,7 +18,7 @@ from paceline.scheduler.server.durable.keeper.upgrade import VARIABLE, UpgradeEr
 from paceline.scheduler.server.durable.log.segments import FORMAT as LOG_FORMAT
 from paceline.scheduler.server.durable.log.segments import Position
 from paceline.scheduler.server.durable.recovery.replay import RecordedState
-from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 from paceline.workers_compat.security import shared_secret
 
 from . import snapshot, standby
@@ -52,7 +52,9 @@ def join(fd: int) -> KeeperChannel:
     _check("the keeper's messages have", facts["format"], FORMAT)
     scratch, progress, file, stdout, stderr = fds
     with open(file, "rb") as stream:
-        recorded, about = snapshot.read(stream, Connections(shared_secret.configured()).accepted)
+        recorded, about = snapshot.read(
+            stream, ConnectionFactory(shared_secret.configured()).accepted
+        )
     _check("the log has", about["log"], LOG_FORMAT)
     _complete(recorded)
     if recorded.shuffles:

@@ -149,7 +149,7 @@ def _tuple_or_struct_fields(cls: type) -> tuple[str, ...]:
 
 
 def connection_of(phase: str, agreement: Any) -> Any:
-    """Return the protocol's end of an accepted connection. Readers replace this function."""
+    """Return the protocol state of an accepted connection. Readers replace this function."""
     raise SnapshotError(f"a connection in the phase {phase} with {agreement}")
 
 
@@ -347,7 +347,7 @@ class _Reader(pickle.Unpickler):
     """Reads the records.
 
     Args:
-        new_connection: returns the protocol's end of an accepted connection.
+        new_connection: returns the protocol state of an accepted connection.
     """
 
     def __init__(
@@ -449,7 +449,7 @@ def read(
 
     Args:
         file: the file that contains it.
-        new_connection: returns the protocol's end of an accepted connection.
+        new_connection: returns the protocol state of an accepted connection.
 
     Raises:
         SnapshotError: the file is not a complete snapshot that this release can read.

@@ -1,4 +1,4 @@
-"""Create the scheduler's end of connections."""
+"""Create the protocol state of connections (``protocol/connection.py``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.protocol.handshake import local_offer
 from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret
 from paceline.workers_compat.security.unpickling import read_scalar, serialize_value
 
-from .message_checks import connection_factory
+from .message_checks import connection_type
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
-class Connections:
-    """Creates ends of connections.
+class ConnectionFactory:
+    """Creates the protocol state of connections.
 
     Args:
         secret: the secret that peers must know, or None.
@@ -28,14 +28,14 @@ class Connections:
 
     def __init__(self, secret: Secret | None) -> None:
         self._secret = secret
-        self._new = connection_factory()
+        self._new = connection_type()
 
     def outgoing(self) -> Connection:
-        """Return the end of a connection that the scheduler opens."""
+        """Return the state of a connection that the scheduler opens."""
         return self._connection("connector", self._offer(None, CONNECTOR))
 
     def accepted(self) -> Connection:
-        """Return the end of a connection that the scheduler accepts."""
+        """Return the state of a connection that the scheduler accepts."""
         return self._connection("listener", self._offer(OFFER, LISTENER))
 
     def _connection(self, role: str, offer: Mapping[str, Any] | None) -> Connection:
