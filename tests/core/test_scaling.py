@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.stimuli import AnnotationSet, SizeCluster
 from paceline.testing import Env
@@ -216,6 +217,68 @@ def test_no_worker_is_asked_for_tasks_that_are_restricted_to_others() -> None:
     assert asked(env) == 0
     env.submit({"y": []}, annotations={"y": AnnotationSet(resources={"GPU": 1})})
     assert asked(env) == 1
+
+
+@pytest.mark.parametrize("n_others", [0, 4])
+def test_no_worker_is_asked_for_tasks_that_wait_for_the_only_worker_they_may_run_on(
+    n_others: int,
+) -> None:
+    env = cluster("w0", "w1")
+    env.client("bob")
+    env.submit(roots("y", n_others), client="bob")
+    only = AnnotationSet(workers=["w0"])
+    env.submit(roots("x", 200), annotations=dict.fromkeys(roots("x", 200), only))
+    assert (env.task(("x", 199)).state == "queued") == (n_others > 0)
+    assert asked(env) == 2
+
+
+def test_workers_occupied_by_restricted_tasks_do_not_count_for_others() -> None:
+    env = cluster("w0")
+    only = AnnotationSet(workers=["w0"])
+    env.submit(roots("x", 200), annotations=dict.fromkeys(roots("x", 200), only))
+    env.submit(roots("y", 6))
+    assert asked(env) == 1 + 3
+
+
+def test_one_worker_is_asked_for_a_resource_that_no_worker_ever_had() -> None:
+    env = cluster("w0", "w1", worker_ttl_seconds=0)
+    gpu = dict.fromkeys(roots("x", 20), AnnotationSet(resources={"GPU": 1}))
+    env.tick(1.0)
+    env.submit(roots("x", 20), annotations=gpu)
+    assert asked(env, 1.0) == 3
+    env.join("w2")
+    assert scaling.needed_workers(env.state, 1.0) == 0
+    for _ in range(4):
+        n = asked(env, 20.0)
+    assert n == 0
+    for address in ("w0", "w1", "w2"):
+        env.lose(address, expected=True)
+    assert asked(env, 1.0) == 0
+    env.join("w3", resources={"GPU": 1})
+    env.lose("w3", expected=True)
+    assert asked(env, 1.0) == 10, "workers may have it"
+
+
+def test_tasks_that_no_worker_can_run_do_not_hide_later_ones() -> None:
+    env = cluster("w0")
+    for name, n in (("x", 200), ("y", 1)):
+        resources = dict.fromkeys(roots(name, n), AnnotationSet(resources={name: 1}))
+        env.submit(roots(name, n), annotations=resources)
+        n_workers = len(env.state.workers)
+        assert scaling.needed_workers(env.state, 1.0) == n_workers + 1
+        env.tick(1.0)
+        env.join(f"{name}-worker")
+        env.tick(1.0)
+        assert scaling.needed_workers(env.state, 1.0) == 0
+
+
+def test_a_worker_that_does_not_come_for_a_resource_does_not_keep_others() -> None:
+    env = cluster("w0", "w1", worker_ttl_seconds=0)
+    env.submit({"x": []}, annotations={"x": AnnotationSet(resources={"GPU": 1})})
+    assert asked(env, 1.0) == 3
+    for _ in range(40):
+        n = asked(env, 10.0)
+    assert n == 0
 
 
 def test_workers_that_arrive_too_late_to_help_are_not_asked_for() -> None:

@@ -57,6 +57,7 @@ def _begin(state: SchedulerState, now: float) -> Scaling:
     uses = before.uses or {ws: WorkerUse(now, now) for ws in state.workers.values()}
     return Scaling(
         asked_at=before.asked_at,
+        joined_at=before.joined_at,
         startup_seconds=before.startup_seconds,
         nthreads=before.nthreads,
         uses=uses,

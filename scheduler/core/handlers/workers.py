@@ -93,6 +93,7 @@ def handle_worker_joined(turn: Turn, joined: WorkerJoined) -> None:
     )
     state.workers[joined.address] = ws
     state.worker_added_count += 1
+    state.scaling.joined_at = turn.now
     state.aliases[message.name] = joined.address
     info = state.host_info.setdefault(joined.host, {})
     info.setdefault("addresses", {})[joined.address] = None

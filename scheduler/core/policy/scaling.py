@@ -19,11 +19,14 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
+from paceline.scheduler.core.state.workers.loads import usable_threads
 
 #: Default memory to keep, as a multiple of the data stored.
 MEMORY_RATIO: Final = 2.0
 #: Tasks without a worker from which the duration of all of them is estimated.
 SAMPLED_TASKS: Final = 100
+#: Tasks on workers whose restrictions are examined; at least eight on each worker.
+EXAMINED_TASKS: Final = 4000
 #: Share of memory in use above which more workers are recommended.
 MEMORY_SHARE_MAX: Final = 0.6
 #: Part of the time since it joined for which a worker may be idle before it is closed.
@@ -203,30 +206,60 @@ def may_close(state: SchedulerState, ws: WorkerState) -> bool:
 
 
 def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
-    n_ready, waiting_seconds = _unrunnable_work(state)
+    n_tasks, waiting_seconds, is_new = _unrunnable_work(state)
     for queue in state.queued.waiting:
-        n, seconds = _queued_work(state, queue, target_duration_seconds)
-        n_ready += n
-        waiting_seconds += seconds
-    seconds = state.total_occupancy + waiting_seconds
-    wanted = math.ceil(seconds / target_duration_seconds)
-    startup, threads = state.scaling.startup_seconds, state.total_nthreads
-    if startup and wanted > threads > 0:  # further workers start when part of the work is done
-        later = math.ceil(max(0.0, seconds - threads * startup) / target_duration_seconds)
-        wanted = min(wanted, threads + later)
-
-    # a few long tasks cannot use many workers
-    n_tasks = n_ready
+        n, queued_seconds = _queued_work(state, queue, target_duration_seconds)
+        n_tasks += n
+        waiting_seconds += queued_seconds
+    n_ready, seconds = n_tasks, state.total_occupancy + waiting_seconds
+    startup = state.scaling.startup_seconds
+    free = 0  # threads that the tasks may use
     for ws in state.workers.values():
-        if n_tasks > wanted:
-            break
-        n_tasks += len(ws.processing)
-    else:
-        wanted = min(n_tasks, wanted)
+        n, restricted_seconds = _restricted_work(state, ws)
+        n_tasks += len(ws.processing) - n
+        seconds -= restricted_seconds
+        n = min(n, int(restricted_seconds / max(target_duration_seconds, startup)))
+        free += max(0, ws.nthreads - n)
+    seconds = max(0.0, seconds)
+    wanted = math.ceil(seconds / target_duration_seconds)
+    if startup and wanted > free > 0:  # further workers start when part of the work is done
+        later = math.ceil(max(0.0, seconds - free * startup) / target_duration_seconds)
+        wanted = min(wanted, free + later)
+    wanted = min(n_tasks, wanted)  # a few long tasks cannot use many workers
 
     if state.workers:  # from threads to workers
-        return math.ceil(wanted / state.total_nthreads * len(state.workers))
-    return max(1, math.ceil(wanted / state.scaling.nthreads)) if n_ready else 0
+        wanted += state.total_nthreads - free
+        target = math.ceil(wanted * len(state.workers) / state.total_nthreads)
+    else:
+        target = max(1, math.ceil(wanted / state.scaling.nthreads)) if n_ready else 0
+    if not is_new or 0 < state.scaling.ceiling <= len(state.workers):
+        return target
+    n_open = sum([ws.status != "closing_gracefully" for ws in state.workers.values()])
+    return max(target, n_open + 1)
+
+
+def _is_restricted(ts: TaskState) -> bool:
+    """Return whether `ts` is restricted to workers or hosts, so that a new one cannot run it."""
+    return bool(ts.worker_restrictions or ts.host_restrictions) and not ts.loose_restrictions
+
+
+def _first_and_last(tasks: dict[TaskState, float], n: int) -> list[TaskState]:
+    """Return the first and the last `n` of `tasks`."""
+    return list(dict.fromkeys(chain(islice(tasks, n), islice(reversed(tasks), n))))
+
+
+def _restricted_work(state: SchedulerState, ws: WorkerState) -> tuple[int, float]:
+    """Return the number of tasks sent to `ws` that new workers cannot run, and their time.
+
+    They count only if `ws` has more tasks than threads.
+    """
+    tasks = ws.processing
+    if len(tasks) <= usable_threads(ws):
+        return 0, 0.0
+    sample = _first_and_last(tasks, max(4, EXAMINED_TASKS // 2 // len(state.workers)))
+    restricted = [ts for ts in sample if _is_restricted(ts)]
+    n = math.ceil(len(tasks) * len(restricted) / len(sample))
+    return n, _expected_seconds(state, restricted, n)
 
 
 def _queued_work(
@@ -237,8 +270,10 @@ def _queued_work(
     The caps of the group limit both.
     """
     share = queue.share
-    n = share.n_queued
-    seconds = _expected_seconds(state, chain.from_iterable(q.members for q in queue.queues()), n)
+    queues = [q.members for q in queue.queues() if q.members]
+    queues = [tasks for tasks in queues if not _is_restricted(next(iter(tasks)))]
+    n = sum(map(len, queues))
+    seconds = _expected_seconds(state, chain.from_iterable(queues), n)
     if not share.is_capped:
         return n, seconds
     n = _within_caps(share, n)
@@ -257,22 +292,33 @@ def _within_caps(share: ShareGroup, n: int) -> int:
     return max(0, int(free))
 
 
-def _unrunnable_work(state: SchedulerState) -> tuple[int, float]:
-    """Return the number of tasks in no-worker that a new worker may run, and their time.
+def _unrunnable_work(state: SchedulerState) -> tuple[int, float, bool]:
+    """Return the number of tasks in no-worker that new workers may run, their time, and `is_new`.
 
-    Tasks that are restricted to workers or hosts by name cannot run on others. The caps of their
-    groups limit the number.
+    `is_new` is whether no worker has joined since one of them became ready. The caps of groups
+    limit all. Tasks that need a resource that no worker ever had count only for `is_new`.
     """
-    sample = list(islice(state.unrunnable, SAMPLED_TASKS))
-    free = [
-        ts
-        for ts in sample
-        if ts.loose_restrictions or not (ts.worker_restrictions or ts.host_restrictions)
-    ]
+    joined_at = state.scaling.joined_at
+    sample = _first_and_last(state.unrunnable, SAMPLED_TASKS // 2)
+    free = [ts for ts in sample if not _is_restricted(ts)]
+    latest = [ts for ts in free if state.unrunnable[ts] >= joined_at]
+    latest = [ts for ts in latest if ts not in state.whole_workers.due]
+    is_new = any(_within_caps(ts.account.share, 1) for ts in latest)
+    if joined_at:
+        free = [ts for ts in free if _may_be_supplied(state, ts)]
     n = 0
     for share, count in Counter(ts.account.share for ts in free).items():
         n += _within_caps(share, math.ceil(len(state.unrunnable) * count / len(sample)))
-    return n, _expected_seconds(state, free, n)
+    return n, _expected_seconds(state, free, n), is_new
+
+
+def _may_be_supplied(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether workers supply, or have supplied, each resource that `ts` needs."""
+    for resource, amount in (ts.resource_restrictions or {}).items():
+        supplied = state.resources.get(resource)
+        if supplied is None or (supplied and max(supplied.values()) < amount):
+            return False
+    return True
 
 
 def _expected_seconds(state: SchedulerState, tasks: Iterable[TaskState], n: int) -> float:

@@ -30,6 +30,7 @@ class Scaling:
         raised_at: time at which a reply first recommended more workers than there were; 0 if no
             further worker is expected.
         grown_at: time at which the recommended number last grew, or a worker joined.
+        joined_at: time at which a worker last registered; 0 if none has.
         arrived: whether a worker has joined since ``raised_at``.
         ceiling: number of workers that the cluster did not exceed when more were recommended; 0 if
             unknown.
@@ -46,6 +47,7 @@ class Scaling:
     asked_at: float = 0.0
     raised_at: float = 0.0
     grown_at: float = 0.0
+    joined_at: float = 0.0
     arrived: bool = False
     ceiling: int = 0
     startup_seconds: float = 0.0
