@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.stimuli import AnnotationSet, SizeCluster
 from paceline.testing import Env
@@ -279,6 +280,31 @@ def test_a_worker_that_does_not_come_for_a_resource_does_not_keep_others() -> No
     for _ in range(40):
         n = asked(env, 10.0)
     assert n == 0
+
+
+def test_threads_of_given_up_runs_do_not_count() -> None:
+    env = cluster("w0")
+    env.submit({"x": []})
+    env.submit({"y": []})
+    add_extra_run(env.state, env.worker("w0"), "given-up")
+    assert asked(env) == 2
+    env.finish("x", seconds=0.1)
+    assert asked(env) == 2
+
+
+def test_workers_that_end_too_soon_do_not_count() -> None:
+    env = cluster("w0")
+    env.submit({"x-0": []})
+    env.finish("x-0", seconds=100.0)
+    env.release("x-0")
+    env.lose("w0", expected=True)
+    env.join("w1", nthreads=4, metrics={"ends_in": 50.0})
+    env.submit({"x-1": []})
+    assert env.task("x-1").state == "queued"
+    assert asked(env, duration=1000.0) == 2
+    env.join("w2", nthreads=4)
+    assert asked(env, duration=1000.0) == 2
+    assert env.where("x-1") == "w2"
 
 
 def test_workers_that_arrive_too_late_to_help_are_not_asked_for() -> None:

@@ -213,13 +213,17 @@ def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
         waiting_seconds += queued_seconds
     n_ready, seconds = n_tasks, state.total_occupancy + waiting_seconds
     startup = state.scaling.startup_seconds
+    limited_end = state.now + _longest_limited(state)
     free = 0  # threads that the tasks may use
     for ws in state.workers.values():
         n, restricted_seconds = _restricted_work(state, ws)
         n_tasks += len(ws.processing) - n
         seconds -= restricted_seconds
         n = min(n, int(restricted_seconds / max(target_duration_seconds, startup)))
-        free += max(0, ws.nthreads - n)
+        n_free = max(0, ws.nthreads - len(ws.extra_runs) - n)
+        if 0 < ws.ends_at < limited_end:  # its idle threads are of no use
+            n_free = min(n_free, len(ws.processing))
+        free += n_free
     seconds = max(0.0, seconds)
     wanted = math.ceil(seconds / target_duration_seconds)
     if startup and wanted > free > 0:  # further workers start when part of the work is done
@@ -260,6 +264,16 @@ def _restricted_work(state: SchedulerState, ws: WorkerState) -> tuple[int, float
     restricted = [ts for ts in sample if _is_restricted(ts)]
     n = math.ceil(len(tasks) * len(restricted) / len(sample))
     return n, _expected_seconds(state, restricted, n)
+
+
+def _longest_limited(state: SchedulerState) -> float:
+    """Return the longest time of queued tasks for which workers end too soon, in seconds."""
+    if not state.worker_ends.workers:
+        return 0.0
+    places = chain.from_iterable(queue.restricted.items() for queue in state.queued.waiting)
+    tasks = [next(iter(queue.members)) for place, queue in places if place[-1]]
+    prefixes = [ts.group.prefix for ts in tasks if not _is_restricted(ts)]
+    return max([estimates.expected_duration(state, each) for each in prefixes], default=0.0)
 
 
 def _queued_work(
