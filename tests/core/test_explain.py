@@ -70,6 +70,8 @@ def test_no_worker_at_all(env: Env) -> None:
     assert found["summary"] == "x can run, but no worker is connected (for 65.0 s). Start a worker."
     env.submit({"y": []}, annotations={"y": AnnotationSet(workers=["w9"])})
     assert ask(env, "y")["summary"] == "y can run, but no worker is connected (for 0 ms)."
+    env.submit({"z": []}, annotations={"z": AnnotationSet(resources={"GPU": 1})})
+    assert ask(env, "z")["summary"].endswith("(for 0 ms). Start a worker with GPU >= 1.")
 
 
 def test_two_resources_that_no_worker_has(duo: Env) -> None:

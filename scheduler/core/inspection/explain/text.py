@@ -138,8 +138,10 @@ def _no_worker(key: str, facts: Facts) -> str:
 def _advice(facts: Facts) -> str:
     """Return the advice to start a worker, unless the task is restricted to certain ones."""
     limits = facts.get("restrictions")
-    is_restricted = limits and not limits["loose"] and (limits["workers"] or limits["hosts"])
-    return "" if is_restricted else " Start a worker."
+    if limits and not limits["loose"] and (limits["workers"] or limits["hosts"]):
+        return ""
+    needs = f" with {join_names(_needs(facts))}" if limits and limits["resources"] else ""
+    return f" Start a worker{needs}."
 
 
 def _waits_for_whole_worker(key: str, facts: Facts) -> str:
