@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from distributed import wait
 from distributed.comm import connect
-from paceline.scheduler.server.peers.spool import FileFrame, Lane
+from paceline.scheduler.server.peers.spool import FileFrame, ReplyAllocator
 
 from tests.support.fake_peers import until
 from tests.support.stock_cluster import cluster
@@ -172,7 +172,7 @@ async def test_a_busy_worker() -> None:
 @pytest.mark.parametrize(
     ("place", "error", "text"),
     [
-        ((Lane, "allocate"), MemoryError(), "no memory for a frame"),
+        ((ReplyAllocator, "allocate"), MemoryError(), "no memory for a frame"),
         ((FileFrame, "write"), OSError(errno.ENOSPC, "full"), "a large frame cannot be kept"),
     ],
 )
