@@ -78,12 +78,26 @@ def error_message(error: BaseException, status: str = "error") -> dict[str, Any]
 def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
     """Return exception, traceback (None if it is too long), and text for the log."""
     limit = max_error_nbytes()
+    error = known_to_peers(error)
+    for each in (error, *causes(error)):
+        if each.__cause__ is not None:
+            each.__cause__ = known_to_peers(each.__cause__)
     tblib.pickling_support.install(error, *causes(error))
     tb = shown_traceback(error.__traceback__)
     exception = _pickled_error(truncated(error, limit))
     traceback = _pickled(tb) or pickle_in_band("".join(traceback_module.format_tb(tb)))
     payload = bytes_payload(traceback) if len(traceback) <= limit else None
     return bytes_payload(exception), payload, error_text(error)
+
+
+def known_to_peers(error: BaseException) -> BaseException:
+    """Return an error of the nearest class that peers without paceline have."""
+    kinds = [each for each in type(error).__mro__ if each.__module__.split(".")[0] != "paceline"]
+    if kinds[0] is type(error):
+        return error
+    known: BaseException = kinds[0](_text_of(error))
+    known.__cause__ = error.__cause__
+    return known.with_traceback(error.__traceback__)
 
 
 def error_text(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import dask
 import pytest
@@ -12,6 +13,8 @@ from distributed.protocol.core import loads as stock_loads
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError, WorkerState
 from paceline.protocol.payload import Payload
 from paceline.workers_compat.errors import ErrorFactory, error_message, error_payloads
+from paceline.workers_compat.security.shared_secret import SecretError
+from paceline.workers_compat.security.unpickling import UnpicklingDisabledError
 
 
 def opened(payload: Payload):
@@ -55,6 +58,20 @@ def test_exception_cause_and_traceback():
     tb = pickle.loads(traceback.frames[0])
     assert tb.tb_frame.f_code.co_name == "raised"
     assert text == "ValueError: outer\ncaused by KeyError: 'inner'"
+
+
+def test_peers_need_no_paceline(monkeypatch):
+    try:
+        raise SecretError("secret") from UnpicklingDisabledError("unpickling")
+    except SecretError as error:
+        exception, _, _ = error_payloads(error)
+    monkeypatch.setitem(sys.modules, "paceline", None)
+    monkeypatch.delitem(sys.modules, SecretError.__module__)
+    monkeypatch.delitem(sys.modules, UnpicklingDisabledError.__module__)
+    error = opened(exception)
+    assert repr(error) == "ValueError('secret')"
+    assert repr(error.__cause__) == "ValueError('unpickling')"
+    assert error.__traceback__.tb_frame.f_code.co_name == "test_peers_need_no_paceline"
 
 
 def test_long_errors_are_cut():

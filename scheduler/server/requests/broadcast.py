@@ -13,7 +13,7 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
 from paceline.scheduler.server.server_api import Handler, RemoteError, ServerApi
-from paceline.workers_compat.errors import pickle_in_band
+from paceline.workers_compat.errors import known_to_peers, pickle_in_band
 
 from .handler_parts import calls
 
@@ -136,7 +136,7 @@ def _pickled_error(error: Exception) -> bytes:
     """Return the pickle of ``error``; a worker's own error becomes a plain one, as in stock."""
     if isinstance(error, RemoteError):
         error = Exception(error.reply.get("exception_text"))
-    return pickle_in_band(error)
+    return pickle_in_band(known_to_peers(error))
 
 
 def _error_text(error: Exception) -> str:
