@@ -129,10 +129,12 @@ def test_the_second_run_is_first() -> None:
 def test_the_first_run_is_first() -> None:
     env = straggling("w1")
     late = env.finished("x-1", run_id=second(env))
+    env.heartbeat("w1", executing={"x-1": 3.0})
     env.take()
     env.finish("x-1")
     env.expect("w1: free-keys x-1", "alice: key-in-memory x-1")
     assert list(env.worker("w1").extra_runs) == ["x-1"]
+    assert env.state.shares.account("alice").thread_seconds == pytest.approx(1.0 + 0.1 + 3.0)
     env.feed(late, "w1")
     env.expect("w1: free-keys x-1")
     env.heartbeat("w1")

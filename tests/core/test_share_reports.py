@@ -111,6 +111,22 @@ def test_seceded_tasks_are_charged_until_they_secede(four: Env) -> None:
     assert four.state.shares.relative_usage(account.share) == 2.0
 
 
+def test_runs_without_a_result_are_charged(four: Env) -> None:
+    """A run that failed is charged as reported, others as of the last heartbeat."""
+    account = four.state.shares.account("alice")
+    four.submit({"x": [], "y": [], "z": []})
+    four.heartbeat(four.where("x"), executing={"x": 1.0})
+    compute = m.StartStop(action="compute", start=four.now, stop=four.now + 2.0)
+    four.fail("x", startstops=[compute])
+    assert account.thread_seconds == 2.0
+    four.heartbeat(four.where("y"), executing={"y": 4.0})
+    four.cancel("y")
+    assert account.thread_seconds == 6.0
+    four.heartbeat(four.where("z"), executing={"z": 8.0})
+    four.lose(four.where("z"))
+    assert (account.thread_seconds, account.n_finished) == (14.0, 0)
+
+
 def test_report_of_groups(four: Env) -> None:
     contended(four)
     four.submit(tasks("a", 2))

@@ -65,7 +65,11 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
         return
     recs: Recs = {}
     promoted: WorkerState | None = None
-    if is_second_run(ts, turn.source, message.run_id):
+    is_second = is_second_run(ts, turn.source, message.run_id)
+    ws = state.workers.get(turn.source)
+    if ws is not None and (is_second or ts.run_id == message.run_id):
+        charges.charge_failed(state, ts, ws, message)
+    if is_second:
         second_run_failed(turn, ts)
     elif ts.run_id != message.run_id:
         if ts.processing_on.address == turn.source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.protocol.messages import TaskErred
 from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -19,10 +20,26 @@ def set_account(state: SchedulerState, ts: TaskState, account: Account) -> None:
 
 
 def charge(state: SchedulerState, account: Account, seconds: float) -> None:
-    """Charge `seconds` of compute time of a finished task to `account`."""
+    """Charge `seconds` of compute time of a run to `account`."""
     if seconds > 0:
         account.thread_seconds += seconds
         account.share.usage += seconds * state.shares.scale
+
+
+def charge_failed(state: SchedulerState, ts: TaskState, ws: WorkerState, report: TaskErred) -> None:
+    """Charge the compute time of the run of `ts` on `ws` that failed, if `report` has it."""
+    spans = [each for each in report.startstops if each.action == "compute"]
+    if spans:
+        ws.executing.pop(ts, None)
+        if ts not in ws.long_running:
+            charge(state, ts.account, sum([each.stop - each.start for each in spans]))
+
+
+def charge_ended(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Charge a run of `ts` on `ws` that ends without a result, as of the last heartbeat of `ws`."""
+    seconds = ws.executing.pop(ts, 0.0)
+    if ts not in ws.long_running:
+        charge(state, ts.account, seconds)
 
 
 def charge_seceded(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> None:

@@ -10,7 +10,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.turn import Turn
 
-from . import accounting
+from . import accounting, charges
 from .extra_runs import add_extra_run
 
 
@@ -25,7 +25,9 @@ def drop_second_run(turn: Turn, ts: TaskState) -> None:
     address = policies.second.address
     policies.second = None
     del turn.state.task_policies.second_runs[ts]
-    if address in turn.state.workers:
+    ws = turn.state.workers.get(address)
+    if ws is not None:
+        charges.charge_ended(turn.state, ts, ws)
         turn.free_keys(address, ts.key)
 
 
@@ -43,6 +45,7 @@ def promote_second_run(turn: Turn, ts: TaskState, is_over: bool = False) -> Work
     first_ws = ts.processing_on
     assert first_ws is not None, ts
     seceded = ts in first_ws.long_running
+    charges.charge_ended(state, ts, first_ws)
     accounting.stop_processing(state, ts)
     if state.workers.get(first_ws.address) is first_ws:
         turn.free_keys(first_ws.address, ts.key)

@@ -14,7 +14,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBERS
 from paceline.scheduler.core.turn import Turn
 
-from . import accounting
+from . import accounting, charges
 from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
@@ -97,6 +97,8 @@ def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
     state = turn.state
     if state.task_policies.second_runs:
         drop_second_run(turn, ts)
+    if ts.processing_on is not None:
+        charges.charge_ended(state, ts, ts.processing_on)
     ws = accounting.stop_processing(state, ts)
     if ts.actor:
         ws.actors.pop(ts, None)

@@ -103,7 +103,7 @@ COUNTERS: Final = {
     "paceline_second_runs": "Second runs of stragglers",
     "paceline_second_runs_won": "Second runs of stragglers that finished first",
     "paceline_share_tasks_finished": "Finished tasks of share groups",
-    "paceline_share_thread_seconds": "Compute time of finished tasks of share groups",
+    "paceline_share_thread_seconds": "Compute time of tasks of share groups",
     "paceline_share_byte_seconds": "Size of results of share groups, summed over time",
     "paceline_share_moved_bytes": "Bytes of results of share groups copied between workers",
     "paceline_sampled_messages": "Stimuli of sampled turns, by op",

@@ -45,7 +45,7 @@ class Account:
         share: the share group.
         n_tasks: number of its tasks that are known.
         n_finished: number of tasks that finished.
-        thread_seconds: compute time of tasks that finished.
+        thread_seconds: compute time of tasks, also of runs that failed or were given up.
         nbytes: size of the results on all workers in bytes.
         byte_seconds: `nbytes` summed over time, as of the last tick.
         moved_nbytes: bytes of results that were copied to further workers.
