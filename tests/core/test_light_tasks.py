@@ -29,7 +29,7 @@ def test_a_task_that_takes_little_memory_for_long_does_not_keep_the_worker(
 def test_a_run_that_was_given_up_is_not_light() -> None:
     env = cluster("w0", "w1", nthreads=2)
     env.submit({"x": []}, annotations={"x": on(env, "w0")})
-    add_extra_run(env.state, env.worker("w1"), "hung")
+    add_extra_run(env.state, env.worker("w1"), "hung", env.task("x").account)
     die(env, "w0")
     env.tick()
     assert env.states("x") == ["no-worker"]

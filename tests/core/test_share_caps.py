@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from paceline.protocol import messages as m
-from paceline.scheduler.core.stimuli import SetShare
+from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.stimuli import ReleaseAll, SetShare
 from paceline.testing import Env, Graph
 
-from tests.support.shares import counts, restricted, tasks
+from tests.support.shares import counts, give_up, restricted, tasks
 
 MakeEnv = Callable[..., Env]
 
@@ -110,3 +111,40 @@ def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:
     assert env.states("inner") == ["queued"]
     env.feed(m.LongRunning(key="outer", run_id=env.task("outer").run_id), "w0")
     assert env.states("inner") == ["processing"]
+
+
+@pytest.mark.parametrize("cap", ["tasks", "threads"])
+@pytest.mark.parametrize("end", ["heartbeat", "loss"])
+def test_runs_that_were_given_up_count_for_a_cap(make_env: MakeEnv, cap: str, end: str) -> None:
+    """They are charged, too, until they end."""
+    env = make_env(shares_groups={"alice": {cap: 1}})
+    env.join("w0", "w1", nthreads=2)
+    give_up(env, "w0", 1)
+    env.submit({"x": []})
+    account = env.state.shares.account("alice")
+    env.tick(10.0)
+    env.heartbeat("w0", executing={("stuck", 0): 16.0})
+    assert (env.states("x"), account.thread_seconds) == (["queued"], 16.0)
+    env.feed(ReleaseAll())
+    env.submit({"x": []})
+    assert env.states("x") == ["queued"]
+    summary = str(explain(env.state, "x", env.now)["summary"])
+    assert f"cap of 1 {cap[:-1]}, with 0 tasks and 1 given-up or second run on workers" in summary
+    if end == "heartbeat":
+        env.heartbeat("w0")
+    else:
+        env.lose("w0")
+    assert env.states("x") == ["processing"]
+
+
+def test_a_cap_that_is_lowered_below_the_runs_that_were_given_up(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0", nthreads=4)
+    stuck = give_up(env, "w0", 2)
+    env.feed(SetShare("alice", {"threads": 1, "tasks": 2}))
+    env.submit({"x": []})
+    assert env.states("x") == ["queued"]
+    env.heartbeat("w0", executing=dict.fromkeys(list(stuck)[:1], 7.0))
+    assert env.states("x") == ["queued"]
+    env.heartbeat("w0")
+    assert env.states("x") == ["processing"]

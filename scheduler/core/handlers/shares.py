@@ -34,7 +34,7 @@ def handle_set_share(turn: Turn, command: SetShare) -> None:
     share = state.shares.group(command.group)
     state.shares.configure(share, command.settings)
     _count_threads(state, share)
-    share.tasks_over, share.threads_over = share.n_processing, share.n_threads
+    share.tasks_over, share.threads_over = share.n_on_workers, share.n_threads
     turn.log_event(
         "scheduler", {"action": "set-share", "group": share.name, "settings": share.settings}
     )
@@ -60,7 +60,7 @@ def check_memory_caps(turn: Turn) -> None:
 
 
 def _count_threads(state: SchedulerState, share: ShareGroup) -> None:
-    """Count the threads that the tasks of `share` can occupy, if there is a cap."""
+    """Count the threads that the tasks and extra runs of `share` can occupy, if there is a cap."""
     share.tasks_on.clear()
     share.n_threads = 0
     if share.max_threads < 0:
@@ -73,6 +73,9 @@ def _count_threads(state: SchedulerState, share: ShareGroup) -> None:
     for ws in workers:
         for ts in ws.processing:
             if ts.account.share is share and ts not in ws.long_running:
+                share.enter_worker(ws)
+        for account in ws.extra_runs.values():
+            if account.share is share:
                 share.enter_worker(ws)
 
 

@@ -16,6 +16,7 @@ from paceline.scheduler.core.lifecycle.availability import (
     refresh_no_workers,
     use_worker,
 )
+from paceline.scheduler.core.lifecycle.extra_runs import remove_extra_run
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
@@ -159,6 +160,7 @@ def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker)
     state = turn.state
     if heartbeat.executing is not None:
         ws.executing = {}
+        elapsed = turn.now - ws.executing_at
         ws.executing_at = turn.now
         for key, seconds in heartbeat.executing.items():
             ts = state.tasks.get(key)
@@ -168,7 +170,7 @@ def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker)
                     accounting.add_exec_time(state, ts.group.prefix, seconds)
                     charges.note_executing(state, ts, ws, seconds)
         if ws.extra_runs:
-            refresh_extra_runs(turn, ws, heartbeat.executing)
+            refresh_extra_runs(turn, ws, heartbeat.executing, elapsed)
     extensions = heartbeat.extensions
     if extensions and extensions.get("spans"):
         state.spans.add_metrics(extensions["spans"])
@@ -378,6 +380,8 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.running.pop(ws, None)
     state.whole_workers.reserved.pop(ws, None)
     del state.workers[ws.address]
+    for key in list(ws.extra_runs):
+        remove_extra_run(state, ws, key)
     state.worker_removed_count += 1
     ws.status = "closed"
 

@@ -30,9 +30,9 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
     Returns:
         "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
         "settings", "usage" (decayed thread-seconds relative to the weight), "processing",
-        "queued", "waits_for" (see ``waits_for_share``), the sums "tasks", "finished",
-        "thread_seconds", "nbytes", "byte_seconds" and "moved_nbytes", and the same by client in
-        "clients".
+        "extra_runs" (given-up and second runs), "queued", "waits_for" (see ``waits_for_share``),
+        the sums "tasks", "finished", "thread_seconds", "nbytes", "byte_seconds" and
+        "moved_nbytes", and the same by client in "clients".
     """
     shares = state.shares
     groups = sorted(
@@ -56,6 +56,7 @@ def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
         "settings": share.settings,
         "usage": state.shares.relative_usage(share),
         "processing": share.n_processing,
+        "extra_runs": share.n_extra_runs,
         "queued": share.n_queued,
         "waits_for": waits_for_share(state, share),
         **sums,
@@ -123,10 +124,10 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     Returns:
         "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
         "kept_for": the task for which it keeps a place below the cap, or "";
-        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the groups
-        that take turns with it or go first, with "n_others"; "higher_class": whether one of them
-        has a higher class; "outranked": whether queued tasks of the group have a higher user
-        priority; "place": the worker that it waits for, "restricted" or "".
+        "usage" in thread-seconds; "n_processing", "n_extra_runs", "n_queued"; "others": name ->
+        usage of the groups that take turns with it or go first, with "n_others"; "higher_class":
+        whether one of them has a higher class; "outranked": whether queued tasks of the group have
+        a higher user priority; "place": the worker that it waits for, "restricted" or "".
     """
     share = ts.account.share
     place = state.queued.place(ts)
@@ -144,6 +145,7 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         "kept_for": str(state.whole_workers.first[share].key) if n_kept else "",
         "usage": share.usage / state.shares.scale,
         "n_processing": share.n_processing,
+        "n_extra_runs": share.n_extra_runs,
         "n_queued": share.n_queued,
         "others": {
             each.name: each.usage / state.shares.scale for each in islice(others, COMPETITORS_MAX)

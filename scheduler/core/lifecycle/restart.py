@@ -48,6 +48,9 @@ def forget_everything(turn: Turn) -> None:
         cs.wants_what = {}
     state.tasks = {}
     state.shares.forget_tasks()
+    for ws in state.workers.values():  # these runs go on
+        for account in ws.extra_runs.values():
+            state.shares.start_extra_run(account.share, ws)
     state.queued = FairQueue(state.shares)
     state.unrunnable = {}
     state.replicated_tasks = {}

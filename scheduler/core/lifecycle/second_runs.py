@@ -51,7 +51,7 @@ def promote_second_run(turn: Turn, ts: TaskState, is_over: bool = False) -> Work
         turn.free_keys(first_ws.address, ts.key)
         state.loads.touch(first_ws)
         if not (is_over or seceded):
-            add_extra_run(state, first_ws, ts.key)
+            add_extra_run(state, first_ws, ts.key, ts.account)
     ws = state.workers[second.address]
     accounting.start_processing(state, ts, ws)
     state.loads.touch(ws)

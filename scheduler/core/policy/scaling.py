@@ -298,7 +298,7 @@ def _within_caps(share: ShareGroup, n: int) -> int:
     """Return how many of `n` more tasks the caps of `share` allow."""
     free = float(n)
     if share.max_tasks >= 0:
-        free = min(free, share.max_tasks - share.n_processing)
+        free = min(free, share.max_tasks - share.n_on_workers)
     if share.max_threads >= 0:
         free = min(free, share.max_threads - share.n_threads)
     if share.cap_reached() == "memory":

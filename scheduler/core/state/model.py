@@ -422,7 +422,7 @@ class WorkerState:
         long_running: the tasks in `processing` that seceded from the thread pool.
         executing: task -> seconds, as of the last heartbeat; some may have finished since.
         executing_at: time of that heartbeat; 0 before the first.
-        extra_runs: keys of runs that occupy threads besides those of `processing`.
+        extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         has_what: tasks whose results the worker holds, in order.
         nbytes: size of those results in bytes.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
@@ -464,7 +464,7 @@ class WorkerState:
     long_running: dict[TaskState, None] = field(default_factory=dict)
     executing: dict[TaskState, float] = field(default_factory=dict)
     executing_at: float = 0.0
-    extra_runs: dict[Key, None] = field(default_factory=dict)
+    extra_runs: dict[Key, Account] = field(default_factory=dict)
     has_what: dict[TaskState, None] = field(default_factory=dict)
     nbytes: int = 0
     needs_what: dict[TaskState, int] = field(default_factory=dict)

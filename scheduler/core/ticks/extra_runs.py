@@ -6,13 +6,15 @@ tasks. Heartbeats report what a worker executes, including runs that it was aske
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
+from paceline.scheduler.core.lifecycle import charges
 from paceline.scheduler.core.lifecycle.availability import use_worker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
-from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.state.workers.loads import is_available
@@ -20,10 +22,10 @@ from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
 
-def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:
-    """Record that `ws` was asked to forget its run of `key`, which goes on in a thread."""
+def give_up_run(turn: Turn, ws: WorkerState, ts: TaskState) -> None:
+    """Record that `ws` was asked to forget its run of `ts`, which goes on in a thread."""
     state = turn.state
-    add_extra_run(state, ws, key)
+    add_extra_run(state, ws, ts.key, ts.account)
     _recall_if_occupied(turn, ws)
     is_first = len(ws.extra_runs) == 1
     if state.config.restart_stuck_workers and is_first and ws.nanny and ws.status == "running":
@@ -42,17 +44,27 @@ def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWo
     return RestartStuckWorker(ws.address)
 
 
-def refresh_extra_runs(turn: Turn, ws: WorkerState, executing: Container[Key]) -> None:
-    """Update which extra runs occupy threads of `ws`, from what its heartbeat reports."""
-    ended = [
-        key
-        for key in ws.extra_runs
-        if key not in executing and not _is_second_run(turn.state, ws, key)
-    ]
+def refresh_extra_runs(
+    turn: Turn, ws: WorkerState, executing: Mapping[Key, float], seconds: float
+) -> None:
+    """Update which extra runs occupy threads of `ws`, from what its heartbeat reports.
+
+    Charge those that were given up for the `seconds` since the last heartbeat.
+    """
+    state = turn.state
+    ended = []
+    for key, account in ws.extra_runs.items():
+        if _is_second_run(state, ws, key):
+            continue
+        if key in executing:
+            charges.charge(state, account, min(executing[key], seconds))
+        else:
+            ended.append(key)
     for key in ended:
-        remove_extra_run(turn.state, ws, key)
+        remove_extra_run(state, ws, key)
     if ended:
         use_worker(turn, ws)
+        fill_slots(turn)  # its share group may have been at a cap
     _recall_if_occupied(turn, ws)
 
 

@@ -123,7 +123,7 @@ def _start(turn: Turn, ts: TaskState, ws: WorkerState) -> None:
     ts.run_id, policies.sent_at = first_id, sent_at
     state.task_policies.second_runs[ts] = None
     state.task_policies.second_run_count += 1
-    add_extra_run(state, ws, ts.key)
+    add_extra_run(state, ws, ts.key, ts.account)
     turn.to_worker(ws.address, message)
     first = ts.processing_on
     turn.log_event(

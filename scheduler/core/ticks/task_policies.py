@@ -129,7 +129,7 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
     if ws is not None and is_running and turn.state.workers.get(ws.address) is ws:
-        give_up_run(turn, ws, ts.key)
+        give_up_run(turn, ws, ts)
     run(turn, recs)
 
 

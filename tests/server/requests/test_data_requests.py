@@ -307,7 +307,8 @@ async def test_a_worker_runs_again_after_two_requests_to_retire_it(server: Any) 
 async def test_workers_without_a_free_thread_receive_data(server: Any) -> None:
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
     server.place("x", a)
-    add_extra_run(server.state, server.state.workers[b], "given up")
+    account = server.state.shares.account("c")
+    add_extra_run(server.state, server.state.workers[b], "given up", account)
     assert await replicate(server, ["x"], delete=False) is None
     assert server.holders("x") == {a, b}
     server.place("y", a)

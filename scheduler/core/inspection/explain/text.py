@@ -212,7 +212,11 @@ def _too_short(workers: Facts) -> str:
 def _held(share: Facts) -> str:
     """Return why a share group holds back a task, and what its place in the group is."""
     group = share["group"]
-    busy = f"{count(share['n_processing'], 'task')} on workers and {share['n_queued']} queued"
+    n_extra = share["n_extra_runs"]
+    extra = f" and {count(n_extra, 'given-up or second run')}" if n_extra else ""
+    busy = (
+        f"{count(share['n_processing'], 'task')}{extra} on workers and {share['n_queued']} queued"
+    )
     if share["cap"]:
         n = int(share["limit"])
         limit = count(n, share["cap"].removesuffix("s"))

@@ -22,12 +22,14 @@ def _check_groups(state: SchedulerState) -> None:
 
     Also assert that only running workers claim tasks.
     """
-    n_processing, n_threads = _on_workers(state)
+    n_processing, n_extra, n_threads = _on_workers(state)
     n_queued = Counter(ts.account.share for ts in state.queued)
     n_held = Counter(ts.account.share for q in state.queued.waiting for ts in q.places)
     for share in state.shares.groups.values():
         n = n_processing.get(share, 0)
         assert share.n_processing == n, f"{share!r} counts {share.n_processing} processing, not {n}"
+        extra = n_extra.get(share, 0)
+        assert share.n_extra_runs == extra, f"{share!r} counts {share.n_extra_runs} extra runs"
         assert share.n_queued == n_queued[share], f"{share!r} counts {share.n_queued} queued"
         assert share.n_held == n_held[share], f"{share!r} counts {share.n_held} held"
         assert share.n_held or not share.is_draining, f"{share!r} is draining without held tasks"
@@ -38,15 +40,20 @@ def _check_groups(state: SchedulerState) -> None:
             assert share.n_threads == threads, f"{share!r} counts {share.n_threads} threads"
             assert threads <= max(share.max_threads, share.threads_over), f"{share!r}: {threads=}"
         if share.max_tasks >= 0:
-            assert n <= max(share.max_tasks, share.tasks_over), f"{share!r} has {n} tasks"
+            n_tasks = n + extra
+            assert n_tasks <= max(share.max_tasks, share.tasks_over), f"{share!r}: {n_tasks=}"
     for ts, ws in state.queued.claims.items():
         assert ws in state.running, f"{ts!r} is claimed by {ws!r}, which is not running"
         assert state.tasks.get(ts.key) is ts, f"{ts!r} is claimed, and was forgotten"
 
 
-def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[ShareGroup, int]]:
-    """Return the tasks of each group that have not seceded, and the threads they can occupy."""
+def _on_workers(state: SchedulerState) -> list[dict[ShareGroup, int]]:
+    """Return the numbers of each group's tasks that have not seceded, extra runs, and threads.
+
+    The threads are those that the tasks and extra runs can occupy.
+    """
     n_processing: dict[ShareGroup, int] = {}
+    n_extra: dict[ShareGroup, int] = {}
     n_threads: dict[ShareGroup, int] = {}
     removed = [ts.processing_on for ts in state.tasks.values() if ts.processing_on is not None]
     workers: dict[WorkerState, None] = dict.fromkeys((*state.workers.values(), *removed))
@@ -56,8 +63,11 @@ def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[Shar
             if ts not in ws.long_running:
                 add_up(here, {ts.account.share: 1})
         add_up(n_processing, here)
+        for account in ws.extra_runs.values():
+            add_up(n_extra, {account.share: 1})
+            add_up(here, {account.share: 1})
         add_up(n_threads, {share: min(n, ws.nthreads) for share, n in here.items()})
-    return n_processing, n_threads
+    return [n_processing, n_extra, n_threads]
 
 
 def _check_accounts(state: SchedulerState) -> None:

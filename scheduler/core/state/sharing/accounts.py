@@ -88,11 +88,13 @@ class ShareGroup:
         usage: thread-seconds used and expected of the tasks on workers, in units of
             ``Shares.scale``.
         n_processing: number of tasks on workers that have not seceded.
+        n_extra_runs: number of its runs in ``WorkerState.extra_runs``.
         n_queued: number of queued tasks.
         n_held: number of them that wait for a place: because other groups have work, for a cap, or
             for memory.
         is_draining: whether later tasks are held too, until all that are held have been sent.
-        tasks_on: worker -> number of tasks that have not seceded, if there is a cap of threads.
+        tasks_on: worker -> number of tasks that have not seceded and of extra runs, if there is a
+            cap of threads.
         n_threads: threads that the tasks in `tasks_on` can occupy.
         tasks_over, threads_over: tasks and threads that the group had when a cap was lowered below
             them, less those that have ended since; otherwise at most the cap.
@@ -110,6 +112,7 @@ class ShareGroup:
     is_capped: bool = False
     usage: float = 0.0
     n_processing: int = 0
+    n_extra_runs: int = 0
     n_queued: int = 0
     n_held: int = 0
     is_draining: bool = False
@@ -122,6 +125,11 @@ class ShareGroup:
 
     def __repr__(self) -> str:
         return f"<ShareGroup {self.name!r}>"
+
+    @property
+    def n_on_workers(self) -> int:
+        """Number of tasks and extra runs that count for the cap of tasks."""
+        return self.n_processing + self.n_extra_runs
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +162,7 @@ class ShareGroup:
 
         Places for `n_kept` tasks count as taken.
         """
-        if 0 <= self.max_tasks <= self.n_processing + n_kept:
+        if 0 <= self.max_tasks <= self.n_on_workers + n_kept:
             return "tasks"
         if 0 <= self.max_threads <= self.n_threads + n_kept:
             return "threads"
@@ -333,12 +341,30 @@ class Shares:
         """Remove a task of `share` that left `ws` or seceded."""
         share.n_processing -= 1
         if share.is_capped:
-            if share.max_threads >= 0:
-                share.leave_worker(ws)
-            share.tasks_over = min(share.tasks_over, share.n_processing)
-            share.threads_over = min(share.threads_over, share.n_threads)
+            self._leave_caps(share, ws)
         if not share.n_processing and not share.n_queued:
             del self.active[share]
+
+    def _leave_caps(self, share: ShareGroup, ws: Any) -> None:
+        if share.max_threads >= 0:
+            share.leave_worker(ws)
+        share.tasks_over = min(share.tasks_over, share.n_on_workers)
+        share.threads_over = min(share.threads_over, share.n_threads)
+
+    def start_extra_run(self, share: ShareGroup, ws: Any) -> None:
+        """Count an extra run of `share` on `ws` for its caps."""
+        share.n_extra_runs += 1
+        if share.is_capped:
+            if share.max_threads >= 0:
+                share.enter_worker(ws)
+            share.tasks_over = max(share.tasks_over, share.n_on_workers)
+            share.threads_over = max(share.threads_over, share.n_threads)
+
+    def end_extra_run(self, share: ShareGroup, ws: Any) -> None:
+        """Remove an extra run of `share` that left `ws`, or became its only run of the task."""
+        share.n_extra_runs -= 1
+        if share.is_capped:
+            self._leave_caps(share, ws)
 
     def refund(self, share: ShareGroup, seconds: float) -> None:
         """Subtract the `seconds` that a task was expected to take from the usage."""
@@ -390,6 +416,7 @@ class Shares:
         for share in self.groups.values():
             share.n_processing = share.n_queued = share.n_held = share.n_threads = 0
             share.is_draining = False
+            share.n_extra_runs = 0
             share.tasks_on.clear()
         for account in self.accounts.values():
             account.n_tasks = account.nbytes = 0
