@@ -148,3 +148,20 @@ def test_a_cap_that_is_lowered_below_the_runs_that_were_given_up(make_env: MakeE
     assert env.states("x") == ["queued"]
     env.heartbeat("w0")
     assert env.states("x") == ["processing"]
+
+
+@pytest.mark.parametrize("rows", [10_000, 2])
+def test_tasks_of_a_client_that_left_do_not_wait_for_its_cap(make_env: MakeEnv, rows: int) -> None:
+    """Another client needs them, directly or for a task of its own."""
+    env = make_env(shares_groups={"alice": {"tasks": 0}}, turn_tasks_max=rows)
+    env.client("bob")
+    env.join("w0")
+    env.submit({"x": [], "y": [], "sum": ["x", "y"], "z": []}, want=["sum", "z"])
+    env.submit({"x": [], "y": [], "sum": ["x", "y"]}, want=["sum"], client="bob")
+    env.desire("z", client="published-z")
+    assert env.states("x", "y", "z") == ["queued"] * 3
+    env.leave("alice")
+    env.run_deferred()
+    assert {env.task(key).account.client for key in ("x", "y")} == {"bob"}
+    env.work()
+    assert env.states("sum", "z") == ["memory", "queued"]

@@ -8,6 +8,9 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.accounts import Account
 
+#: Tasks searched for a client that needs a task whose client left.
+DEPENDENTS_MAX = 100
+
 
 def set_account(state: SchedulerState, ts: TaskState, account: Account) -> None:
     """Charge `ts`, which is neither queued nor on a worker, to `account`, also for its data."""
@@ -17,6 +20,22 @@ def set_account(state: SchedulerState, ts: TaskState, account: Account) -> None:
     ts.account = account
     account.n_tasks += 1
     account.nbytes += nbytes
+
+
+def remaining_account(state: SchedulerState, ts: TaskState) -> Account | None:
+    """Return the account of a connected client that needs `ts` or a dependent, or None."""
+    tasks = {ts: None}
+    queue = [ts]
+    for each in queue:  # grows
+        for cs in each.who_wants:
+            account = state.shares.accounts.get((cs.client_key, ""))
+            if account is not None and state.clients.get(cs.client_key) is cs:
+                return account
+        for dts in each.dependents:
+            if dts not in tasks and len(tasks) < DEPENDENTS_MAX:
+                tasks[dts] = None
+                queue.append(dts)
+    return None
 
 
 def charge(state: SchedulerState, account: Account, seconds: float) -> None:

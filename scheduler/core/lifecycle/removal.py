@@ -17,7 +17,7 @@ from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
 from paceline.scheduler.core.turn import ERROR, KEYS_IN_LOG_LINE, WARNING, Turn
 
-from . import accounting
+from . import accounting, charges
 from .failures import Failure
 from .recommendations import priority_of, release_desire
 from .transitions import run, transition
@@ -247,9 +247,31 @@ def continue_client_removals(turn: Turn) -> None:
         batch = list(islice(reversed(cs.wants_what), turn.budget))
         for ts in batch:
             release_desire(ts, cs, recs)
-        if not cs.wants_what:
-            removals.popleft()
         run(turn, recs)
         turn.budget -= max(1, len(batch))
+        if not cs.wants_what and not _requeue_shared(turn):
+            removals.popleft()
     if removals:
         turn.wants_continue()
+
+
+def _requeue_shared(turn: Turn) -> bool:
+    """Queue tasks of clients that left in the groups of other clients that need them.
+
+    Otherwise they wait for the caps of their groups. Return whether there may be more of them.
+    """
+    state = turn.state
+    recs: Recs = {}
+    n = 0
+    for account in list(state.shares.accounts.values()):
+        if account.client in state.clients or not account.n_tasks or not account.share.is_capped:
+            continue
+        queue = state.queued.queues.get(account.share, ())
+        shared = (
+            ts for ts in queue if ts.account is account and charges.remaining_account(state, ts)
+        )
+        for ts in list(islice(shared, max(turn.budget, 1))):
+            transition(turn, ts, "waiting", recs)
+            n += 1
+    run(turn, recs)
+    return n > 0
