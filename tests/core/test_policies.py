@@ -210,6 +210,28 @@ def test_the_worker_is_restarted_if_configured(nanny: str | None, expected: list
     assert [each.address for each in found] == expected
 
 
+def test_a_restart_that_failed_is_repeated() -> None:
+    """The data of a worker cannot be moved while the other workers are restarted, too."""
+    env = cluster(restart_stuck_workers=True)
+    env.join("w0", nanny="nanny")
+    submit(env, "x", timeout_seconds=5.0)
+    beat_until(env, "w0", 5, x=0.0)
+    env.tick()
+    env.outbox.instructions.clear()
+    beat_until(env, "w0", 29, x=5.0)
+    assert not env.outbox.instructions
+    env.feed(SetWorkerStatus("w0", "closing_gracefully"))
+    env.tick(10.0)
+    assert not env.outbox.instructions  # the restart is under way
+    env.feed(SetWorkerStatus("w0", "running"))
+    env.tick()
+    assert env.outbox.instructions == [RestartStuckWorker("w0")]
+    env.heartbeat("w0")
+    env.outbox.instructions.clear()
+    env.tick(60.0)
+    assert not env.outbox.instructions
+
+
 def test_a_restart_that_was_interrupted_is_continued() -> None:
     env = cluster(restart_stuck_workers=True)
     env.join("w0", nthreads=2, nanny="nanny")

@@ -420,9 +420,9 @@ class WorkerState:
         index: number of workers that registered before.
         processing: tasks sent to the worker and not finished, in order -> expected seconds.
         long_running: the tasks in `processing` that seceded from the thread pool.
-        executing: task -> seconds, as of the last heartbeat; some may have finished since.
-        executing_at: time of that heartbeat; 0 before the first.
+        executing, executing_at: task -> seconds, as of the last heartbeat; its time, 0 before it.
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
+        restart_at: time from which it is restarted because of a run that was given up; 0.0 if none.
         has_what: tasks whose results the worker holds, in order.
         nbytes: size of those results in bytes.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
@@ -465,6 +465,7 @@ class WorkerState:
     executing: dict[TaskState, float] = field(default_factory=dict)
     executing_at: float = 0.0
     extra_runs: dict[Key, Account] = field(default_factory=dict)
+    restart_at: float = 0.0
     has_what: dict[TaskState, None] = field(default_factory=dict)
     nbytes: int = 0
     needs_what: dict[TaskState, int] = field(default_factory=dict)

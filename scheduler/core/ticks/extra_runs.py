@@ -21,15 +21,25 @@ from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
+#: Seconds after which a worker that could not be restarted is to be restarted again.
+RESTART_AGAIN_SECONDS = 30.0
+
 
 def give_up_run(turn: Turn, ws: WorkerState, ts: TaskState) -> None:
     """Record that `ws` was asked to forget its run of `ts`, which goes on in a thread."""
-    state = turn.state
-    add_extra_run(state, ws, ts.key, ts.account)
+    add_extra_run(turn.state, ws, ts.key, ts.account)
     _recall_if_occupied(turn, ws)
-    is_first = len(ws.extra_runs) == 1
-    if state.config.restart_stuck_workers and is_first and ws.nanny and ws.status == "running":
-        turn.instruct(RestartStuckWorker(ws.address))
+    ws.restart_at = ws.restart_at or turn.now
+
+
+def restart_stuck_workers(turn: Turn) -> None:
+    """Let nannies restart the workers with runs that were given up, again if that failed."""
+    for ws in turn.state.workers.values():
+        if not ws.restart_at or turn.now < ws.restart_at:
+            continue
+        if ws.nanny and ws.status == "running":
+            ws.restart_at = turn.now + RESTART_AGAIN_SECONDS
+            turn.instruct(RestartStuckWorker(ws.address))
 
 
 def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWorker | None:
@@ -63,6 +73,8 @@ def refresh_extra_runs(
     for key in ended:
         remove_extra_run(state, ws, key)
     if ended:
+        if not ws.extra_runs:
+            ws.restart_at = 0.0
         use_worker(turn, ws)
         fill_slots(turn)  # its share group may have been at a cap
     _recall_if_occupied(turn, ws)

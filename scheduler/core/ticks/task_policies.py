@@ -21,7 +21,7 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import WARNING, Turn
 
-from .extra_runs import give_up_run
+from .extra_runs import give_up_run, restart_stuck_workers
 from .second_runs import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
@@ -37,6 +37,8 @@ def check_policies(turn: Turn) -> None:
     if policies.alarms and policies.alarms[0][0] <= turn.now:
         for ts in policies.due(turn.now, turn.budget):
             _check_task(turn, ts)
+    if turn.state.config.restart_stuck_workers:
+        restart_stuck_workers(turn)
 
 
 # ------------------------------------------------------------------ timeouts
