@@ -197,6 +197,29 @@ def test_a_retry_after_a_timeout_runs_elsewhere() -> None:
     assert env.where("x") == "w1"
 
 
+@pytest.mark.parametrize("end", ["result", "error", "secede"])
+def test_a_retry_resumes_the_run_that_goes_on(end: str) -> None:
+    """Its worker reports it with the run_id of the first request."""
+    env = cluster()
+    env.join("w0", nthreads=2)
+    policy = AnnotationSet(retries=1, policy=TaskPolicy(timeout_seconds=5.0))
+    env.submit({"x": []}, annotations={"x": policy})
+    run_id = env.task("x").run_id
+    beat_until(env, "w0", 5, x=0.0)
+    env.tick()
+    assert env.where("x") == "w0"
+    assert env.task("x").run_id != run_id
+    if end == "result":
+        env.finish("x", run_id=run_id)
+        assert env.states("x") == ["memory"]
+    elif end == "error":
+        env.fail("x", run_id=run_id)
+        assert env.states("x") == ["erred"]
+    else:
+        env.feed(m.LongRunning(key="x", run_id=run_id), "w0")
+        assert env.task("x") in env.worker("w0").long_running
+
+
 @pytest.mark.parametrize(("nanny", "expected"), [("nanny", ["w0"]), (None, [])])
 def test_the_worker_is_restarted_if_configured(nanny: str | None, expected: list[str]) -> None:
     """Only a nanny can restart it."""

@@ -11,7 +11,7 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.ticks.second_runs import is_second_run, second_run_failed
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
@@ -37,7 +37,7 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
         if is_second_run(ts, ws.address, message.run_id):
             state.task_policies.second_runs_won += 1
             promoted = promote_second_run(turn, ts)
-        if ts.run_id == message.run_id:
+        if ts.run_id == message.run_id or _is_resumed(ts, ws, message.run_id):
             if message.metadata:
                 details = ts.ensure_details()
                 details.metadata = {**(details.metadata or {}), **message.metadata}
@@ -57,6 +57,17 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
     fill_slots(turn)
 
 
+def _is_resumed(ts: TaskState, ws: WorkerState | None, run_id: int) -> bool:
+    """Return whether `ws`, which processes `ts`, has resumed `run_id` after it was given up.
+
+    A stock worker that executes a task when it is sent the task again starts no other run, and
+    reports the end of the run with its own run_id.
+    """
+    if ts.policies is None or ts.processing_on is not ws:
+        return False
+    return run_id in ts.policies.given_up_runs
+
+
 def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     """Retry a task that raised, or mark it and its dependents as erred."""
     state = turn.state
@@ -67,11 +78,12 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     promoted: WorkerState | None = None
     is_second = is_second_run(ts, turn.source, message.run_id)
     ws = state.workers.get(turn.source)
-    if ws is not None and (is_second or ts.run_id == message.run_id):
+    is_first = ts.run_id == message.run_id or _is_resumed(ts, ws, message.run_id)
+    if ws is not None and (is_second or is_first):
         charges.charge_failed(state, ts, ws, message)
     if is_second:
         second_run_failed(turn, ts)
-    elif ts.run_id != message.run_id:
+    elif not is_first:
         if ts.processing_on.address == turn.source:
             recs[ts] = "released"
     elif second_run(ts.policies) is not None:
@@ -99,7 +111,9 @@ def handle_long_running(turn: Turn, message: LongRunning) -> None:
         return
     if is_second_run(ts, ws.address, message.run_id):
         second_run_failed(turn, ts)
-    if ts.processing_on is not ws or ts.run_id != message.run_id:
+    if ts.processing_on is not ws:
+        return
+    if ts.run_id != message.run_id and not _is_resumed(ts, ws, message.run_id):
         return
     seconds = message.compute_duration
     if seconds is not None:

@@ -55,6 +55,7 @@ class TaskPolicies:
         second: the second run of the task, while it is processing; None otherwise.
         second_failed: whether a second run failed, so that there is no other.
         avoided: addresses of workers on which it is not retried if another one may run it.
+        given_up_runs: the run_ids of runs that were given up and may go on.
     """
 
     policy: TaskPolicy
@@ -64,6 +65,7 @@ class TaskPolicies:
     second: SecondRun | None = None
     second_failed: bool = False
     avoided: dict[str, None] = field(default_factory=dict)
+    given_up_runs: list[int] = field(default_factory=list)
 
 
 def second_run(policies: TaskPolicies | None) -> SecondRun | None:

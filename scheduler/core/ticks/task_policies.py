@@ -117,6 +117,8 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
     recs: Recs = {}
     is_running = ws is not None and may_be_running(ts, ws)
     policies = ts.policies
+    if is_running and policies is not None:
+        policies.given_up_runs.append(ts.run_id)
     if retry and ws is not None and policies is not None:
         policies.avoided[ws.address] = None  # there, the same run would go on
         retry_later(turn, ts, policies, ws.address, recs)
