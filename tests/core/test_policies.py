@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
-from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.inspection.explain import explain, explain_all
+from paceline.scheduler.core.inspection.queries import identity
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.state.task_policies import ALARMS_MIN
 from paceline.scheduler.core.stimuli import (
@@ -334,6 +335,12 @@ def test_explain() -> None:
     assert "It fails at its deadline, 18:00, in 59.0 s." in words
     env.tick(4.0)
     env.submit({"y": []})
+    env.submit({("z", i): [] for i in range(4)})
+    found = explain(env.state, ("z", 0), env.now)
+    busy = "1 worker busy with given-up or second runs"
+    assert f"no worker accepts tasks: {busy}." in found["summary"]
+    assert explain_all(env.state, env.now)["cluster"]["given_up"] == {"w0": ["x"]}
+    assert identity(env.state)["given_up_runs"] == {"w0": 1}
     found = explain(env.state, "y", env.now)
     assert "1 worker busy with given-up or second runs" in found["summary"]
     assert "w0: executes only given-up and second runs: x." in found["words"]

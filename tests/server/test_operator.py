@@ -17,7 +17,7 @@ import distributed
 import pytest
 from click.testing import CliRunner
 from paceline.scheduler import Scheduler
-from paceline.scheduler.server.cli import doctor, status
+from paceline.scheduler.server.cli import doctor, explain, status
 from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.cli.run_scheduler import what_next
 from paceline.scheduler.server.runtime import build
@@ -104,6 +104,19 @@ def test_control_characters_of_names_are_escaped() -> None:
     assert len(lines) == 7 and all(map(str.isprintable, lines))
     assert r"a\x1b[31m\n\ud800" in lines[3] and r"a\x1b[31m\n\ud800" in lines[6]
     assert doctor.text([doctor.Finding("note", name)]).startswith(r"! a\x1b[31m\n\ud800")
+
+
+def test_runs_that_were_given_up_are_shown() -> None:
+    identity = {"address": "tcp://x", "workers": {"tcp://w": {}}, "given_up_runs": {"tcp://w": 2}}
+    assert "0, 2 given up" in status.format_text(status.Snapshot(1.0, identity))
+    (found,) = doctor.given_up_runs(identity)
+    assert found.text.startswith("1 worker (tcp://w) cannot use 2 threads, which go on with runs")
+    assert doctor.given_up_runs({}) == []
+    cluster = {"workers": 1, "statuses": {}, "threads": 2, "graphs": 0, "silent": []}
+    cluster |= {"backpressured": [], "given_up": {"tcp://w": ["x", ("y", 1)]}}
+    lines = explain.cluster_lines({"cluster": cluster, "states": {}, "suspects": []})
+    assert "tcp://w still executes 2 runs that the scheduler has given up: x, ('y', 1)." in lines
+    assert lines[-1] == "No other task is running, and no task is held up."
 
 
 def test_doctor_reports_harmful_settings() -> None:

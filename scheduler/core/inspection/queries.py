@@ -15,6 +15,7 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.ticks.extra_runs import given_up_runs
 
 #: (key, start, finish, {key: recommendation}, stimulus_id, seconds since the epoch), as in stock.
 Transition = tuple[Key, str, str, dict[Key, str], str, float]
@@ -84,7 +85,8 @@ def identity(
     The other arguments are facts of the server, as stock names them: ``services`` is name -> port,
     ``started`` seconds since the epoch. Stock has no ``build``, the version and kind of build, and
     no ``restarts`` and ``upgrades``, how often the process of a durable scheduler has died and was
-    replaced by another release.
+    replaced by another release; and no ``given_up_runs``, worker address -> number of runs that
+    were given up and go on.
     """
     count = len(state.workers) if n_workers == -1 else max(0, n_workers)
     return {
@@ -96,6 +98,7 @@ def identity(
         "build": build,
         "restarts": restarts,
         "upgrades": upgrades,
+        "given_up_runs": {a: len(keys) for a, keys in given_up_runs(state).items()},
         "n_workers": len(state.workers),
         "total_threads": state.total_nthreads,
         "total_memory": state.total_memory,

@@ -6,7 +6,7 @@ tasks. Heartbeats report what a worker executes, including runs that it was aske
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
@@ -49,9 +49,25 @@ def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWo
     """
     if not (state.config.restart_stuck_workers and ws.nanny and ws.status == "closing_gracefully"):
         return None
-    if all(_is_second_run(state, ws, key) for key in ws.extra_runs):
+    if ws.address not in given_up_runs(state, [ws]):
         return None
     return RestartStuckWorker(ws.address)
+
+
+def given_up_runs(
+    state: SchedulerState, workers: Iterable[WorkerState] | None = None
+) -> dict[str, list[Key]]:
+    """Return address -> keys of runs that were given up, by default of all workers.
+
+    Workers without such runs are left out.
+    """
+    found = {}
+    for ws in state.workers.values() if workers is None else workers:
+        if ws.extra_runs:
+            keys = [key for key in ws.extra_runs if not _is_second_run(state, ws, key)]
+            if keys:
+                found[ws.address] = keys
+    return found
 
 
 def refresh_extra_runs(

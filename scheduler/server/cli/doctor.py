@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import msgspec
 from paceline.protocol import messages as m
-from paceline.scheduler.core.text import count
+from paceline.scheduler.core.text import count, join_names
 
 from .options import scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler, printable, scheduler_identity
@@ -57,6 +57,7 @@ def examine(address: str | None, timeout: float) -> list[Finding]:
     found.append(Finding(GOOD, about))
     found += open_files(len(workers))
     found += clocks(workers)
+    found += given_up_runs(identity)
     try:
         found += peer_versions(address, timeout)
     except RpcError as error:
@@ -129,6 +130,19 @@ def clocks(workers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
             "profiles show wrong times; synchronize the clocks with NTP.",
         )
     ]
+
+
+def given_up_runs(identity: Mapping[str, Any]) -> list[Finding]:
+    """Check whether runs that the scheduler has given up occupy threads of workers."""
+    found = identity.get("given_up_runs")
+    if not found:
+        return []
+    text = (
+        f"{count(len(found), 'worker')} ({join_names(found)}) cannot use "
+        f"{count(sum(found.values()), 'thread')}, which go on with runs that the scheduler has "
+        "given up, such as after timeouts. Restart these workers if the runs do not end."
+    )
+    return [Finding(NOTE, text)]
 
 
 def peer_versions(address: str, timeout: float) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.dump import jsonable
-from paceline.scheduler.core.text import count
+from paceline.scheduler.core.text import count, format_key, join_names
 
 from .options import json_option, read_key, read_number_or_bytes, scheduler_address, timeout_option
 from .rpc_client import call_paceline, printable
@@ -69,9 +69,15 @@ def cluster_lines(found: Mapping[str, Any]) -> list[str]:
         out.append(f"{each['worker']} has not sent a heartbeat for {each['seconds']:.0f} s.")
     for address in cluster["backpressured"]:
         out.append(f"{address} does not read from its connection.")
+    for address, keys in cluster["given_up"].items():
+        out.append(
+            f"{address} still executes {count(len(keys), 'run')} that the scheduler has "
+            f"given up: {join_names(map(format_key, keys))}."
+        )
     out.append("")
     if not found["suspects"]:
-        out.append("No task is running, and no task is held up.")
+        other = "other " if cluster["given_up"] else ""
+        out.append(f"No {other}task is running, and no task is held up.")
     for each in found["suspects"]:
         out.append(f"- {each['summary']}")
     return out

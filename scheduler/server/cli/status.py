@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -143,8 +144,11 @@ def headline(now: Snapshot, before: Snapshot | None) -> str:
     return "\n".join(map(printable, lines))
 
 
-def worker_row(worker: dict[str, Any], address: str) -> tuple[str, ...]:
-    """Return the cells of a worker, in the order of ``WORKER_COLUMNS``."""
+def worker_row(worker: dict[str, Any], address: str, n_given_up: int = 0) -> tuple[str, ...]:
+    """Return the cells of a worker, in the order of ``WORKER_COLUMNS``.
+
+    `n_given_up`: number of runs that were given up and go on.
+    """
     metrics = worker.get("metrics", {})
     counts = metrics.get("task_counts") or {}
     running = counts.get("executing", 0)
@@ -159,7 +163,7 @@ def worker_row(worker: dict[str, Any], address: str) -> tuple[str, ...]:
         str(worker.get("nthreads", "")),
         f"{metrics.get('cpu', 0):.0f} %",
         format_nbytes(memory) + share,
-        str(executing),
+        f"{executing}, {n_given_up} given up" if n_given_up else str(executing),
     )
 
 
@@ -182,7 +186,9 @@ def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = Fal
         if states.get("erred"):
             line += f"  {states['erred']:,} erred"
         lines.append(line)
-    rows = [worker_row(w, a) for a, w in list(now.identity["workers"].items())[:WORKERS_SHOWN]]
+    given_up = now.identity.get("given_up_runs", {})
+    shown = islice(now.identity["workers"].items(), WORKERS_SHOWN)
+    rows = [worker_row(worker, address, given_up.get(address, 0)) for address, worker in shown]
     if rows:
         lines += ["", *table([WORKER_COLUMNS, *rows])]
     more = len(now.identity["workers"]) - WORKERS_SHOWN

@@ -21,6 +21,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.workers.loads import is_available
+from paceline.scheduler.core.ticks.extra_runs import given_up_runs
 
 #: Entries of each list in the result; the counts beside the lists are complete.
 EXAMPLES_MAX: Final = 10
@@ -440,19 +441,25 @@ def failure(ts: TaskState) -> dict[str, Any]:
 
 
 def cluster(state: SchedulerState, now: float) -> dict[str, Any]:
-    """Return the number of workers by status, the silent ones, and the sizes of queues."""
+    """Return the number of workers by status, the silent ones, and the sizes of queues.
+
+    Also return the workers with runs that were given up, and how many workers have no other thread.
+    """
     workers = state.workers.values()
     silent = [
         {"worker": ws.address, "seconds": now - ws.last_seen}
         for ws in workers
         if now - ws.last_seen > SILENT_SECONDS
     ]
+    occupied = [ws for ws in workers if ws.status == "running" and ws.extra_runs]
     return {
         "workers": len(workers),
         "statuses": dict(Counter(ws.status for ws in workers)),
         "threads": state.total_nthreads,
         "silent": silent[:EXAMPLES_MAX],
         "backpressured": [ws.address for ws in workers if ws.backpressured][:EXAMPLES_MAX],
+        "n_occupied": sum(len(ws.extra_runs) >= ws.nthreads for ws in occupied),
+        "given_up": dict(islice(given_up_runs(state).items(), EXAMPLES_MAX)),
         "queued": len(state.queued),
         "no_worker": len(state.unrunnable),
         "graphs": len(state.graphs),

@@ -118,18 +118,14 @@ def _no_worker(key: str, facts: Facts) -> str:
         wanted = [*facts["restrictions"]["workers"], *facts["restrictions"]["hosts"]]
         absent = ""
         if len(workers["absent"]) == len(wanted):
-            absent = (
-                ", which is not connected" if len(wanted) == 1 else ", none of which is connected"
-            )
+            absent = f", {'which is not' if len(wanted) == 1 else 'none of which is'} connected"
         parts.append(f"it is restricted to {join_names(wanted)}{absent}")
-    if reasons.get("status"):
+    if reasons.get("status") or reasons.get("occupied"):
         parts.append(_statuses(facts["cluster"]))
     if reasons.get("backpressured"):
         parts.append(f"{count(reasons['backpressured'], 'worker')} not reading from the connection")
     if reasons.get("ends"):
         parts.append(_too_short(workers))
-    if reasons.get("occupied"):
-        parts.append(f"{count(reasons['occupied'], 'worker')} busy with given-up or second runs")
     if reasons.get("reserved"):
         parts.append(f"{count(reasons['reserved'], 'worker')} reserved for one task each")
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
@@ -181,9 +177,8 @@ def _queued(key: str, facts: Facts) -> str:
     until = "a worker has a free slot"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
-    text += (
-        ": it is a root task of a large group, and the scheduler holds these back until " + until
-    )
+    text += ": it is a root task of a large group, and the scheduler holds these back until "
+    text += until
     if queue["n_with_slots"]:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
     else:
@@ -455,15 +450,17 @@ def _cluster(found: Facts, facts: Facts) -> list[str]:
     for each in found["silent"]:
         silence = format_duration(each["seconds"])
         out.append(f"{each['worker']} has not sent a heartbeat for {silence}.")
-    others = {status: n for status, n in found["statuses"].items() if status != "running"}
-    if others:
+    if found["n_occupied"] or found["statuses"].keys() - {"running"}:
         out.append(f"Of {count(found['workers'], 'worker')}, {_statuses(found)}.")
     return out
 
 
 def _statuses(found: Facts) -> str:
-    """Count the workers that accept no tasks, by status."""
+    """Count the workers that accept no tasks, by status, and those without a free thread."""
     others = [f"{n} {status}" for status, n in found["statuses"].items() if status != "running"]
+    if found["n_occupied"]:
+        workers = count(found["n_occupied"], "worker")
+        others.insert(0, f"{workers} busy with given-up or second runs")
     return " and ".join(others) + " (workers pause when their memory is nearly full)" * (
         "paused" in found["statuses"]
     ) or ("no worker is connected" if not found["workers"] else "all are running")
