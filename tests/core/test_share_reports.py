@@ -108,7 +108,7 @@ def test_seceded_tasks_are_charged_until_they_secede(four: Env) -> None:
     four.finish("x", seconds=7200.0)
     account = four.state.shares.account("alice")
     assert (account.n_finished, account.thread_seconds) == (1, 2.0)
-    assert four.state.shares.relative_usage(account.share) == 2.0
+    assert four.state.shares.recent_usage(account.share) == 2.0
 
 
 def test_runs_without_a_result_are_charged(four: Env) -> None:
@@ -129,6 +129,8 @@ def test_runs_without_a_result_are_charged(four: Env) -> None:
 
 def test_report_of_groups(four: Env) -> None:
     contended(four)
+    four.feed(SetShare("alice", {"weight": 2}))
+    share(four, "alice").usage = 8.0 * four.state.shares.scale
     four.submit(tasks("a", 2))
     four.finish(four.processing("w0")[0], nbytes=100, seconds=2.0)
     report = share_report(four.state)
@@ -145,6 +147,7 @@ def test_report_of_groups(four: Env) -> None:
         **{"nbytes": 100, "byte_seconds": 0.0, "moved_nbytes": 0},
     }
     assert (alice["queued"], alice["waits_for"]) == (1, "its turn")
+    assert alice["usage"] >= 8.0  # not relative to its weight
     four.feed(SetShare("alice", {"tasks": 1}))
     assert waits_for_share(four.state, share(four, "alice")) == "cap of tasks"
     four.feed(SetShare("alice", {"tasks": -1, "class": -1}))

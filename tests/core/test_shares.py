@@ -144,11 +144,11 @@ def test_light_user_goes_before_heavy_one_until_usage_has_decayed(four: Env) -> 
     four.submit(tasks("b", 40), client="bob")
     four.finish(("a", 4), ("a", 5), seconds=1.0)
     assert counts(four) == {"a": 2, "b": 2}
-    before = four.state.shares.relative_usage(share(four, "alice"))
+    before = four.state.shares.recent_usage(share(four, "alice"))
     four.tick(60.0)
-    assert four.state.shares.relative_usage(share(four, "alice")) == pytest.approx(before / 2)
+    assert four.state.shares.recent_usage(share(four, "alice")) == pytest.approx(before / 2)
     four.tick(1e5)
-    assert four.state.shares.relative_usage(share(four, "alice")) < 1e-3
+    assert four.state.shares.recent_usage(share(four, "alice")) < 1e-3
     assert four.state.shares.scale == 1.0  # divided before it overflows
 
 

@@ -36,7 +36,8 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with scheduler(journal=str(journal)) as running:
         options = ("--weight", "4", "--class", "1", "--threads", "8", "--memory", "10 GiB")
-        assert "threads 8, memory 10.00 GiB" in await invoke(running, "shares", "batch", *options)
+        shown = await invoke(running, "shares", "batch", *options)
+        assert "threads 8, memory 10.00 GiB" in shown and "on workers" in shown
         await invoke(running, "shares", "batch", "--threads", "none")
         found = json.loads(await invoke(running, "shares", "batch", "--json"))
         expected = {"weight": 4, "class": 1, "threads": -1, "tasks": -1, "memory": 10 * 2**30}

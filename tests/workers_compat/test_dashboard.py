@@ -370,7 +370,7 @@ def test_share_of_use_is_relative_to_the_thread_seconds_of_all_groups() -> None:
     work = {"processing": 0, "queued": 0, "waits_for": "", **sums}
     groups = [
         {"name": name, "usage": usage, "settings": {"weight": weight, **caps}, **work}
-        for name, usage, weight in (("a", 10.0, 1.0), ("b", 5.0, 6.0))
+        for name, usage, weight in (("a", 10.0, 1.0), ("b", 30.0, 6.0))
     ]
     rows = group_rows(groups)
     assert [(row["recent_seconds"], row["share"]) for row in rows] == [(10, 0.25), (30, 0.75)]

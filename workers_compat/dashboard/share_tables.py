@@ -85,7 +85,7 @@ def group_rows(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "weight": each["settings"]["weight"],
             "class": each["settings"]["class"],
             "caps": caps_text(each["settings"]),
-            "recent_seconds": each["usage"] * each["settings"]["weight"],
+            "recent_seconds": each["usage"],
             "processing": each["processing"],
             "queued": each["queued"],
             "waits_for": each["waits_for"],

@@ -29,7 +29,7 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
 
     Returns:
         "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
-        "settings", "usage" (decayed thread-seconds relative to the weight), "processing",
+        "settings", "usage" (decayed thread-seconds), "processing",
         "extra_runs" (given-up and second runs), "queued", "waits_for" (see ``waits_for_share``),
         the sums "tasks", "finished", "thread_seconds", "nbytes", "byte_seconds" and
         "moved_nbytes", and the same by client in "clients".
@@ -54,7 +54,7 @@ def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
     return {
         "name": share.name,
         "settings": share.settings,
-        "usage": state.shares.relative_usage(share),
+        "usage": state.shares.recent_usage(share),
         "processing": share.n_processing,
         "extra_runs": share.n_extra_runs,
         "queued": share.n_queued,
@@ -143,12 +143,12 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         "cap": cap,
         "limit": share.settings.get(cap),
         "kept_for": str(state.whole_workers.first[share].key) if n_kept else "",
-        "usage": share.usage / state.shares.scale,
+        "usage": state.shares.recent_usage(share),
         "n_processing": share.n_processing,
         "n_extra_runs": share.n_extra_runs,
         "n_queued": share.n_queued,
         "others": {
-            each.name: each.usage / state.shares.scale for each in islice(others, COMPETITORS_MAX)
+            each.name: state.shares.recent_usage(each) for each in islice(others, COMPETITORS_MAX)
         },
         "n_others": len(others),
         "higher_class": any(each.priority_class > share.priority_class for each in others),

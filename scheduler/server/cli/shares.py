@@ -97,7 +97,7 @@ def share_lines(found: Mapping[str, Any]) -> list[str]:
     """Return a table of the groups: settings, recent usage, tasks, and what they wait for."""
     if not found["enabled"]:
         return [SHARES_OFF]
-    rows = [("group", "weight", "class", "usage", "running", "queued", "waits for", "caps")]
+    rows = [("group", "weight", "class", "usage", "on workers", "queued", "waits for", "caps")]
     for each in found["groups"]:
         settings = each["settings"]
         rows.append(
@@ -106,7 +106,7 @@ def share_lines(found: Mapping[str, Any]) -> list[str]:
                 f"{settings['weight']:g}",
                 f"{settings['class']:g}",
                 f"{each['usage']:.1f} s",
-                str(each["processing"]),
+                str(each["processing"] + each["extra_runs"]),
                 str(each["queued"]),
                 each["waits_for"],
                 caps_text(settings),

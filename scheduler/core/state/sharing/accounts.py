@@ -388,9 +388,9 @@ class Shares:
         if len(self.active) > 1 and self.unheld and self.enabled:
             self.recall_due = True
 
-    def relative_usage(self, share: ShareGroup) -> float:
-        """Return the decayed usage of `share` in thread-seconds relative to its weight."""
-        return share.usage_per_weight / self.scale
+    def recent_usage(self, share: ShareGroup) -> float:
+        """Return the decayed usage of `share` in thread-seconds."""
+        return share.usage / self.scale
 
     def advance(self, now: float) -> None:
         """Let usages decay up to `now`, and add to the byte-seconds of accounts."""
