@@ -94,6 +94,8 @@ def check_group_settings(name: str, settings: Any) -> None:
                 f"{key} of share group {name!r} must be >= 0 and finite, or {NO_CAP:g} for no cap; "
                 f"got {value!r}"
             )
+        if key in ("threads", "tasks") and value != int(value):
+            raise ValueError(f"{key} of share group {name!r} must be a whole number; got {value!r}")
 
 
 @dataclass(slots=True)

@@ -69,6 +69,7 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
             {"tasks": -2},
             "tasks of share group 'a' must be >= 0 and finite, or -1 for no cap; got -2",
         ),
+        ({"threads": 1.5}, "threads of share group 'a' must be a whole number; got 1.5"),
         ({"class": 1.5}, "class of share group 'a' must be an integer .*; got 1.5"),
         ({"class": float("inf")}, "class of share group 'a' must be an integer .*; got inf"),
         ({"cores": 1}, "unknown setting 'cores'"),
