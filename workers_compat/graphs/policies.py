@@ -27,6 +27,8 @@ from .plain_keys import is_encodable
 CONFIG_KEY = "paceline.scheduler.policies"
 #: Largest ``retry_backoff``.
 FACTOR_MAX = 1_000
+#: Longest ``deadline`` that is a duration. A larger number is the time of a clock by mistake.
+DEADLINE_MAX_SECONDS = 10 * 366 * 86_400
 
 
 def configured(prefix: str) -> dict[str, Any]:
@@ -246,6 +248,11 @@ def _deadline(value: Any, received_at: float) -> datetime:
     seconds = 0.0
     if not isinstance(value, datetime):
         seconds = _timeout("deadline", value)
+        if seconds > DEADLINE_MAX_SECONDS:
+            raise ValueError(
+                "the annotation 'deadline' must be a duration of at most ten years, or a time, "
+                f'such as a datetime or "2030-01-31 18:00", not {given!r}'
+            )
     try:
         if isinstance(value, datetime):
             return value.astimezone()
