@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
@@ -160,6 +162,18 @@ def test_configured_groups_are_reported_before_they_have_clients() -> None:
     env = Env(shares_groups={"batch": {"tasks": 3}})
     (batch,) = share_report(env.state)["groups"]
     assert (batch["name"], batch["settings"]["tasks"], batch["clients"]) == ("batch", 3, [])
+
+
+def test_groups_wait_for_a_worker(make_env: Callable[..., Env]) -> None:
+    env = make_env(shares_groups={"alice": {"tasks": 1}, "bob": {"class": 1}})
+    env.client("bob")
+    env.submit(tasks("a", 9))
+    env.submit(tasks("b", 9), client="bob")
+    assert waits_for_share(env.state, share(env, "alice")) == "a worker"
+    env.client("carol")
+    env.submit({"x": []}, client="carol", annotations={"x": restricted("w0")})
+    assert env.states("x") == ["no-worker"]
+    assert [each["waits_for"] for each in share_report(env.state)["groups"]] == ["a worker"] * 3
 
 
 def test_groups_at_a_cap_take_no_turns(four: Env) -> None:

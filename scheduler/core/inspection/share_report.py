@@ -22,6 +22,8 @@ CLIENTS_MAX: Final = 100
 COMPETITORS_MAX: Final = 10
 #: Share groups that are listed, those with work first.
 GROUPS_MAX: Final = 1_000
+#: Tasks in no-worker whose groups are reported to wait for a worker.
+UNRUNNABLE_MAX: Final = 10_000
 
 
 def share_report(state: SchedulerState) -> dict[str, Any]:
@@ -38,15 +40,17 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
     groups = sorted(
         shares.groups.values(), key=lambda share: (share not in shares.active, share.index)
     )
+    unrunnable = {ts.account.share: None for ts in islice(state.unrunnable, UNRUNNABLE_MAX)}
     return {
         "enabled": shares.enabled,
         "half_life_seconds": state.config.shares_half_life_seconds,
         "n_groups": len(groups),
-        "groups": [_group(state, share) for share in groups[:GROUPS_MAX]],
+        "groups": [_group(state, share, share in unrunnable) for share in groups[:GROUPS_MAX]],
     }
 
 
-def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
+def _group(state: SchedulerState, share: ShareGroup, is_unrunnable: bool) -> dict[str, Any]:
+    """Report on `share`. `is_unrunnable`: it has tasks in no-worker."""
     accounts = sorted(share.accounts, key=lambda account: -account.thread_seconds)
     sums = _sums(share.former)
     for account in accounts:
@@ -58,7 +62,7 @@ def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
         "processing": share.n_processing,
         "extra_runs": share.n_extra_runs,
         "queued": share.n_queued,
-        "waits_for": waits_for_share(state, share),
+        "waits_for": waits_for_share(state, share) or ("a worker" if is_unrunnable else ""),
         **sums,
         "clients": [
             {"client": account.client, **_sums(account)}
@@ -103,13 +107,15 @@ def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """Return what the queued tasks of `share` wait for; "" if it has none.
 
-    That is a cap ("cap of tasks"), "higher class", "its turn", "memory" or "a slot".
+    That is a cap ("cap of tasks"), "a worker", "higher class", "its turn", "memory" or "a slot".
     """
     if not share.n_queued:
         return ""
     cap = share.cap_reached(state.whole_workers.n_kept(share))
     if cap:
         return f"cap of {cap}"
+    if not state.running:
+        return "a worker"
     others = competitors(state, share)
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
