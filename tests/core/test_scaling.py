@@ -286,7 +286,7 @@ def test_threads_of_given_up_runs_do_not_count() -> None:
     env = cluster("w0")
     env.submit({"x": []})
     env.submit({"y": []})
-    add_extra_run(env.state, env.worker("w0"), "given-up")
+    add_extra_run(env.state, env.worker("w0"), "given-up", env.task("y").account)
     assert asked(env) == 2
     env.finish("x", seconds=0.1)
     assert asked(env) == 2
