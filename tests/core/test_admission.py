@@ -360,6 +360,45 @@ def test_a_result_larger_than_a_worker_starts_on_an_empty_one() -> None:
     assert sorted(env.states("x-1", "x-2", "x-3")) == ["processing", "processing", "queued"]
 
 
+@pytest.mark.parametrize("large", [1500, 0])
+def test_a_worker_is_too_small_while_a_larger_one_may_run_the_task(large: int) -> None:
+    env = cluster(1, limit=large)
+    join(env, "w1", nthreads=4, limit=300)  # 150 MB for results
+    on = [AnnotationSet(workers=[f"w{i}"]) for i in range(2)]
+    env.submit({"here": [], "x-0": []}, annotations={"here": on[1], "x-0": on[0]})
+    env.finish("here", nbytes=8)
+    env.finish("x-0", nbytes=240 * MB)
+    env.submit({f"x-{i}": ["here"] if i % 2 else [] for i in range(1, 9)})
+    while running := env.processing("w0"):  # soon nothing fits
+        assert not env.processing("w1")
+        env.finish(running[0], nbytes=240 * MB)
+        env.tick()
+    assert env.states("x-1", "x-8") == ["memory", "memory"]
+    env.submit({"x-9": []}, annotations={"x-9": on[1]})
+    assert env.where("x-9") == "w1"
+
+
+def test_queued_tasks_that_turn_out_large_do_not_go_to_small_workers() -> None:
+    env = cluster(1, limit=1500)
+    join(env, "w1", limit=300)
+    on = AnnotationSet(workers=["w1"])
+    env.submit({"y-1": [], "y-2": []}, annotations=dict.fromkeys(("y-1", "y-2"), on))
+    env.submit({f"x-{i}": [] for i in range(12)})
+    env.finish(env.processing("w0")[0], nbytes=240 * MB)
+    env.finish("y-1", "y-2", nbytes=8)
+    assert not env.processing("w1")
+    assert len(env.processing("w0")) == 2
+
+
+def test_queued_large_tasks_do_not_go_to_a_small_worker_that_joins() -> None:
+    env = cluster(1, limit=2000)
+    env.submit({f"x-{i}": [] for i in range(12)})
+    env.finish(env.processing("w0")[0], nbytes=240 * MB)
+    assert not env.state.admission.is_short
+    join(env, "w1", limit=300)
+    assert not env.processing("w1")
+
+
 def test_spilled_results_do_not_count() -> None:
     env = cluster(1)
     learn(env, "x", 90 * MB)

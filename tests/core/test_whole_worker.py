@@ -79,6 +79,22 @@ def test_a_task_gets_an_empty_worker() -> None:
     assert all(ws in env.state.running for ws in env.state.workers.values())
 
 
+def test_a_worker_that_cannot_hold_the_result_is_not_reserved() -> None:
+    env = cluster("w0")
+    there = AnnotationSet(workers=["w1"])
+    env.join("w1", memory_limit=10 * LIMIT, nanny="nanny-w1")
+    env.submit({"x-0": []}, annotations={"x-0": there})
+    env.finish("x-0", nbytes=LIMIT)
+    env.submit({"x-1": []})
+    env.heartbeat("w1", executing={"x-1": 0.5}, metrics={"memory": 9 * LIMIT})
+    env.lose("w1")
+    env.join("w1", memory_limit=10 * LIMIT, nanny="nanny-w1")
+    env.submit({"busy": []}, annotations={"busy": there})
+    env.tick()
+    assert env.worker("w1").reserved_for is env.task("x-1")
+    assert env.worker("w0").reserved_for is None
+
+
 def test_the_second_death_counts() -> None:
     env = cluster("w0", "w1", allowed_failures=0)
     env.submit({"x": []})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.containers import add_up, with_item, without_item
 from paceline.scheduler.core.state.estimates import (
     data_nbytes,
@@ -326,6 +327,13 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
 def expect_results(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -> None:
     """Set `is_short` if `ws` would run short of memory, were its tasks all of `prefix`."""
     if prefix.memory.task_nbytes * len(ws.processing) + ws.nbytes > ws.watched_nbytes:
+        state.admission.is_short = True
+
+
+def learn_result(state: SchedulerState, memory: TaskMemory, nbytes: int) -> None:
+    """Add a result of `nbytes` bytes. Set `is_short` if some worker cannot hold the mean."""
+    memory.add_result(nbytes)
+    if memory.result_nbytes > state.admission.smallest_nbytes:
         state.admission.is_short = True
 
 

@@ -210,6 +210,8 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if state.whole_workers.due and ts in state.whole_workers.due:
         steps.set_unrunnable(turn, ts)
         return
+    if ts.group.prefix.memory.result_nbytes > state.admission.smallest_nbytes:
+        state.admission.is_short = True
     if _is_held(state, ts):
         steps.hold(turn, ts)
         return
@@ -327,7 +329,7 @@ def transition_processing_memory(
         accounting.set_nbytes(state, ts, nbytes)
         memory = group.prefix.memory
         was_known = memory.is_known
-        memory.add_result(nbytes)
+        accounting.learn_result(state, memory, nbytes)
         if not was_known:
             for held in state.queued.held_of(group.prefix):
                 if _needs_no_slot(state, held):

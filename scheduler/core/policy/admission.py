@@ -42,6 +42,9 @@ WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
 #: A task is expected to free memory when it ends if it uses more than this share of the limit
 #: besides its result.
 LARGE = 0.25
+#: A worker that cannot hold the result of a task is too small for it if another worker that may run
+#: it can hold more than this multiple. Workers with equal limits differ by their idle process.
+LARGER = 1.25
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
 #: Maximum number of workers that are examined for one task. If there are more, each call examines
@@ -58,6 +61,11 @@ def limit_nbytes(state: SchedulerState, ws: WorkerState) -> float:
 def idle_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that the process of `ws` uses without tasks and results."""
     return min(float(max(0, ws.idle_nbytes)), IDLE_MAX * limit_nbytes(state, ws))
+
+
+def usable_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the bytes that tasks and results on `ws` may be expected to use."""
+    return limit_nbytes(state, ws) - idle_nbytes(state, ws)
 
 
 def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
@@ -82,7 +90,7 @@ def is_watched(ws: WorkerState) -> bool:
 
 def free_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that `ws` has left for further tasks; negative if it was sent too many."""
-    return limit_nbytes(state, ws) - idle_nbytes(state, ws) - float(results_nbytes(ws))
+    return usable_nbytes(state, ws) - float(results_nbytes(ws))
 
 
 def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool = False) -> bool:
@@ -104,11 +112,32 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
         return True
     if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
         return False
-    most = limit - idle_nbytes(state, ws)
+    if is_too_small(state, ts, ws):
+        return False
+    most = usable_nbytes(state, ws)
     needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
     needs += float(missing)
     spillable = float(held_nbytes(ws)) if may_spill else 0.0
     return needs <= SMALL * limit or needs <= free_nbytes(state, ws) + spillable
+
+
+def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` cannot hold the result of `ts`, and a larger worker may run `ts`."""
+    most = usable_nbytes(state, ws)
+    if ts.group.prefix.memory.result_nbytes <= most:
+        return False
+    if state.admission.largest_nbytes <= LARGER * most:
+        return False
+    valid = placement.valid_workers(state, ts)
+    others = state.running if valid is None else valid
+    return any(usable_nbytes(state, other) > LARGER * most for other in others)
+
+
+def has_large_tasks(state: SchedulerState) -> bool:
+    """Return whether some worker cannot hold the results of tasks that have yet to end."""
+    smallest = state.admission.smallest_nbytes
+    large = (p for p in state.task_prefixes.values() if p.memory.result_nbytes > smallest)
+    return any(not group.done for prefix in large for group in prefix.groups)
 
 
 def is_unknown_fan_out(state: SchedulerState, ts: TaskState) -> bool:
@@ -216,13 +245,15 @@ def roomiest_worker(
 ) -> WorkerState | None:
     """Return the one of `first` and other workers with a free slot that has most memory left.
 
-    If not `is_forced`, only workers count where `ts` can be executed without delay if they spill
-    results. Return None if there is none.
+    If `is_forced`, only workers count that are not too small for `ts`; otherwise only those where
+    it can be executed without delay if they spill results. Return None if there is none.
     """
     best, most = None, 0.0
     for ws in chain((first,), candidates(state, ts)):
         left = free_nbytes(state, ws)
-        if (best is None or left > most) and (is_forced or can_spill_for(state, ts, ws)):
+        if best is not None and left <= most:
+            continue
+        if not is_too_small(state, ts, ws) if is_forced else can_spill_for(state, ts, ws):
             best, most = ws, left
     return best
 

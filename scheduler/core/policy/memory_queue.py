@@ -4,7 +4,8 @@ Share groups take turns as always. Within a group, tasks of a higher user priori
 those that free memory, then those of a higher priority, and tasks that do not fit are passed over.
 If no task fits and few workers have tasks that free memory, free threads are filled where workers
 can make room by spilling results. If few workers have any work, the first task is sent where most
-memory is left, so that the work goes on.
+memory is left, so that the work goes on. A worker that cannot hold the result of a task does not
+get it while a larger worker may run it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _choose(state: SchedulerState, queue: ShareQueue, eligible: Eligible) -> Cho
                 continue
         if eligible is Eligible.FITTING:
             ws = admission.find_worker(state, ts, ws)
-        elif place is None and not ts.actor:
+        elif not ts.actor and (place is None or admission.is_too_small(state, ts, ws)):
             ws = admission.roomiest_worker(state, ts, ws, eligible is Eligible.ALL)
         elif eligible is Eligible.SPILLING and not admission.can_spill_for(state, ts, ws):
             ws = None

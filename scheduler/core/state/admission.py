@@ -58,9 +58,13 @@ class Admission:
             such limit.
         is_short: whether any worker may soon reach it. If not, nothing is checked. Set as soon as
             an estimate shows it, reset by a tick.
+        smallest_nbytes, largest_nbytes: the least and the most that tasks and results may use on a
+            worker; not updated at once if a worker leaves or changes.
         recalled: number of tasks ever recalled because their worker would run short.
     """
 
     share: float = 0.0
     is_short: bool = False
+    smallest_nbytes: float = float(UNLIMITED_NBYTES)
+    largest_nbytes: float = 0.0
     recalled: int = 0

@@ -8,12 +8,15 @@ from typing import Any
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.policy.admission import (
     free_nbytes,
+    has_large_tasks,
     is_last_use,
     is_watched,
     limit_nbytes,
+    usable_nbytes,
     watched_nbytes,
 )
 from paceline.scheduler.core.policy.memory import spilled_nbytes
+from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.recall import recall_tasks
@@ -48,8 +51,18 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
         elif not ws.processing and change <= STEADY * limit:
             ws.idle_nbytes = unmanaged
     ws.watched_nbytes = watched_nbytes(state, ws)
-    if is_watched(ws):
+    smallest = state.admission.smallest_nbytes
+    _add_size(state, ws)
+    is_smaller = state.admission.smallest_nbytes < smallest
+    if is_watched(ws) or (is_smaller and has_large_tasks(state)):
         state.admission.is_short = True
+
+
+def _add_size(state: SchedulerState, ws: WorkerState) -> None:
+    """Let the smallest and the largest size of workers include that of `ws`."""
+    nbytes = usable_nbytes(state, ws)
+    state.admission.smallest_nbytes = min(state.admission.smallest_nbytes, nbytes)
+    state.admission.largest_nbytes = max(state.admission.largest_nbytes, nbytes)
 
 
 def _learn_peak(ws: WorkerState, nbytes: float) -> None:
@@ -65,7 +78,12 @@ def check_memory(turn: Turn) -> None:
     state = turn.state
     if not state.admission.is_short:
         return
-    state.admission.is_short = any(is_watched(ws) for ws in state.workers.values())
+    state.admission.smallest_nbytes = float(UNLIMITED_NBYTES)
+    state.admission.largest_nbytes = 0.0
+    for ws in state.workers.values():
+        _add_size(state, ws)
+    is_short = any(is_watched(ws) for ws in state.workers.values())
+    state.admission.is_short = is_short or has_large_tasks(state)
     for ws in state.workers.values():
         if len(ws.processing) > ws.nthreads and -free_nbytes(state, ws) > EXCESS * ws.memory_limit:
             tasks = _excess(state, ws)

@@ -146,6 +146,8 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
         is_busy = not is_empty(ws)
         if (only_empty and is_busy) or not can_finish(state, ts, ws):
             continue
+        if admission.is_too_small(state, ts, ws):
+            continue
         free = ws.memory_limit - float(ws.metrics.get("memory", 0))
         # a busy worker counts as empty later than any empty one
         cost = (1.0 + occupancy(state, ws) / ws.nthreads if is_busy else 0.0, -free)
