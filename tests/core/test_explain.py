@@ -32,6 +32,13 @@ def test_a_task_that_was_forgotten(duo: Env) -> None:
     assert found["story"][-1][2] == "forgotten"
 
 
+def test_a_result_that_was_released(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]}, want=["y"])
+    duo.finish("x", "y")
+    expected = "x has finished, and its result was released 0 ms ago: no client holds a future"
+    assert expected in ask(duo, "x")["summary"]
+
+
 def test_name_of_a_group(duo: Env) -> None:
     duo.submit({("x-1", i): [] for i in range(30)})
     found = ask(duo, "x-1")

@@ -65,6 +65,7 @@ def state_facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, A
             "has_second_copy": ts in state.second_copies.kept,
         }
     elif ts.state == "released":
+        out["has_finished"] = ts.type is not None
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies
     if ts in state.whole_workers.due:

@@ -177,8 +177,7 @@ def _queued(key: str, facts: Facts) -> str:
     until = "a worker has a free slot"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
-    text += ": it is a root task of a large group, and the scheduler holds these back until "
-    text += until
+    text += f": it is a root task of a large group; the scheduler holds these back until {until}"
     if queue["n_with_slots"]:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
     else:
@@ -220,6 +219,8 @@ def _held(share: Facts) -> str:
         if share["kept_for"]:
             busy += f", and a place kept for {share['kept_for']}, which waits for a whole worker"
         return f"its share group {group} has reached its cap of {limit}, with {busy}."
+    places = {"": "a free slot", "restricted": "a slot or resources of a worker that may run it"}
+    place = places.get(share["place"], f"a slot of {share['place']}, which has its data")
     if share["higher_class"]:
         why = f"groups of a higher priority class than {group} have work"
     elif share["n_others"]:
@@ -227,13 +228,8 @@ def _held(share: Facts) -> str:
     elif share["outranked"]:
         why = f"queued tasks of its share group {group} have a higher user priority"
     else:
-        why = f"it waits in the queue of its share group {group}"
-    text = f"{why}. {group} has weight {share['weight']:g}, {busy}"
-    if share["place"] == "restricted":
-        return f"{text}. The task waits for a slot or resources of a worker that may run it."
-    if share["place"]:
-        return f"{text}. The task waits for a slot of {share['place']}, which has its data."
-    return f"{text}. The task waits for a free slot."
+        return f"it waits for {place}."
+    return f"{why}. {group} has weight {share['weight']:g}, {busy}. The task waits for {place}."
 
 
 def _processing(key: str, facts: Facts) -> str:
@@ -311,7 +307,10 @@ def _released(key: str, facts: Facts) -> str:
         )
     if wanted["n_clients"] or wanted["n_dependents"]:
         return f"{key} is wanted and about to be scheduled."
-    return f"{key} does not run: no client holds a future for it and no scheduled task needs it."
+    text = "no client holds a future for it and no scheduled task needs it"
+    if facts.get("has_finished"):
+        return f"{key} has finished, and its result was released{ago(facts)}: {text}."
+    return f"{key} does not run: {text}."
 
 
 #: State -> the function that describes its cause, given the key as text; None: the key is unknown.
