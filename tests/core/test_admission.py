@@ -496,9 +496,33 @@ def test_explanation() -> None:
     assert env.states("x-3") == ["queued"]
     assert explain(env.state, "x-3", env.now)["summary"] == (
         "x-3 is queued (for 0 ms): it waits for memory: it is expected to take 90.0 MB, and w0, "
-        "which has most left, has 40.0 MB free of 280.0 MB "
+        "which lacks least, has 40.0 MB free of 280.0 MB "
         "(paceline.scheduler.memory-admission: 0.7)."
     )
+
+
+def test_explanation_of_inputs_that_have_to_be_fetched() -> None:
+    env = cluster()  # 220 MB for results on each
+    learn(env, "y", 8 * MB)
+    at = {f"in-{i}": AnnotationSet(workers=[f"w{i}"]) for i in range(2)}
+    env.submit({"in-0": [], "in-1": [], "y-1": ["in-0", "in-1"]}, annotations=at)
+    env.finish("in-0", nbytes=200 * MB)
+    busy = {f"busy-{i}": AnnotationSet(workers=[f"w{i}"]) for i in range(2)}
+    env.submit({"busy-0": [], "busy-1": []}, annotations=busy)
+    env.finish("in-1", nbytes=170 * MB)
+    text = (
+        "expected to take 8.0 MB and has to fetch 170.0 MB, and w0, which lacks least, has 20.0 MB"
+    )
+    assert text in explain(env.state, "y-1", env.now)["summary"]
+
+
+def test_explanation_of_a_task_of_unknown_size() -> None:
+    env = cluster(1)
+    env.submit({"data": []})
+    env.finish("data", nbytes=170 * MB)
+    env.submit({"new-1": [], "new-2": []})
+    text = "it is of unknown size, and workers get one such task per thread ("
+    assert text in explain(env.state, "new-2", env.now)["summary"]
 
 
 def test_report() -> None:

@@ -102,11 +102,10 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     if limit >= UNLIMITED_NBYTES or ts.actor:
         return True
     memory = ts.group.prefix.memory
-    freed = missing = 0
+    missing = missing_nbytes(state, ts, ws)
+    freed = 0
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
-        if ws not in dts.who_has:
-            missing += 0 if dts in ws.needs_what else data_nbytes(state, dts)
-        elif is_last_use(dts):
+        if ws in dts.who_has and is_last_use(dts):
             freed += data_nbytes(state, dts)
     if freed and not missing and freed >= memory.result_nbytes:
         return True
@@ -119,6 +118,15 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     needs += float(missing)
     spillable = float(held_nbytes(ws)) if may_spill else 0.0
     return needs <= SMALL * limit or needs <= free_nbytes(state, ws) + spillable
+
+
+def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
+    """Return the bytes of the dependencies of `ts` that `ws` would have to fetch in addition."""
+    total = 0
+    for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        if ws not in dts.who_has and dts not in ws.needs_what:
+            total += data_nbytes(state, dts)
+    return total
 
 
 def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:

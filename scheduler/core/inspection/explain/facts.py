@@ -330,31 +330,35 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
 
 
 def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
-    """Return what the queued task `ts` is expected to take, and the worker with most memory left.
+    """Return what the queued task `ts` is expected to take, and the worker that lacks least memory.
 
     Returns:
         "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of
-        "limit_nbytes"; "share" of their limit that workers may use. None if it fits on a worker.
+        "limit_nbytes", and "missing_nbytes" that it has to fetch; "share" of their limit that
+        workers may use. None if it fits on a worker.
     """
     if not state.admission.is_short:
         return None
     allowed = allowed_workers(state, ts)
     workers = state.running if allowed is None else allowed
-    best, most = None, 0.0
+    best, most, best_missing = None, 0.0, 0
     for ws in islice(workers, admission.WORKERS_MAX):
         if admission.fits(state, ts, ws):
             return None
-        left = admission.free_nbytes(state, ws)
-        if best is None or left > most:
-            best, most = ws, left
+        missing = admission.missing_nbytes(state, ts, ws)
+        left = admission.free_nbytes(state, ws) - float(missing)
+        is_better = best is None or left > most
+        if is_better and not admission.is_too_small(state, ts, ws):
+            best, most, best_missing = ws, left, missing
     if best is None:
         return None
     memory = ts.group.prefix.memory
     return {
         "nbytes": memory.task_nbytes if memory.is_known else None,
         "worker": best.address,
-        "free_nbytes": max(0, int(most)),
+        "free_nbytes": max(0, int(admission.free_nbytes(state, best))),
         "limit_nbytes": int(admission.limit_nbytes(state, best)),
+        "missing_nbytes": best_missing,
         "share": state.admission.share,
     }
 

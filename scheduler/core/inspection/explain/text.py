@@ -389,13 +389,16 @@ def _exceeds_memory(facts: Facts | None) -> list[str]:
 
 def _waits_for_memory(facts: Facts) -> str:
     """Describe the result of ``memory_facts``."""
-    nbytes = facts["nbytes"]
+    nbytes, missing = facts["nbytes"], facts["missing_nbytes"]
     takes = "of unknown size" if nbytes is None else f"expected to take {format_megabytes(nbytes)}"
+    if missing:
+        takes += f" and has to fetch {format_megabytes(missing)}"
+    setting = f"(paceline.scheduler.memory-admission: {facts['share']:g})"
+    text = f"it waits for memory: it is {takes}, and"
+    if nbytes is None and missing <= facts["free_nbytes"]:
+        return f"{text} workers get one such task per thread {setting}."
     free, limit = format_megabytes(facts["free_nbytes"]), format_megabytes(facts["limit_nbytes"])
-    return (
-        f"it waits for memory: it is {takes}, and {facts['worker']}, which has most left, has "
-        f"{free} free of {limit} (paceline.scheduler.memory-admission: {facts['share']:g})."
-    )
+    return f"{text} {facts['worker']}, which lacks least, has {free} free of {limit} {setting}."
 
 
 def _reason(reason: Facts) -> str:
