@@ -60,6 +60,26 @@ def on(env: Env, name: str) -> AnnotationSet:
     return AnnotationSet(workers=[name], allow_other_workers=True)
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+@pytest.mark.parametrize(("n", "seconds", "part"), [(1, 0.0, 1), (3, 0.0, 0.5), (1, 0.4, 0)])
+def test_peaks_are_learned_from_losses(
+    is_reported: bool, n: int, seconds: float, part: float
+) -> None:
+    """All but one of the tasks fit; those too short to be measured do not count."""
+    env = cluster("w0", nthreads=3)
+    env.heartbeat("w0", metrics={"memory": 1})
+    if seconds:
+        env.submit({"x": []})
+        env.finish("x", seconds=seconds)
+    env.submit({f"x-{i}": [] for i in range(n)})
+    prefix = env.task("x-0").prefix
+    die(env, "w0", share=0.1 if is_reported else 0.9)
+    if is_reported:
+        assert not prefix.memory.peak_nbytes
+        report(env, "w0")
+    assert prefix.memory.peak_nbytes == pytest.approx(part * 0.7 * LIMIT)
+
+
 def test_a_task_gets_an_empty_worker() -> None:
     env = cluster("w0", "w1", "w2")
     env.submit({"x": [], "y": []})

@@ -13,6 +13,8 @@ from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
+from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.state.admission import MEASURED_SECONDS, UNLIMITED_NBYTES
 from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
 from paceline.scheduler.core.turn import ERROR, KEYS_IN_LOG_LINE, WARNING, Turn
@@ -56,6 +58,9 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
     """Blame tasks for the removal; those that get a whole worker are not blamed the first time."""
     state, ws = turn.state, worker_removal.ws
     blamed = blamed_tasks(ws)
+    nbytes = admission.usable_nbytes(state, ws)
+    if worker_removal.of_memory:
+        learn_peaks(blamed, nbytes)
     is_retried = worker_removal.of_memory and state.config.whole_worker_retry
     first = []
     for ts in blamed:
@@ -74,7 +79,20 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
             f"alone on a worker: {keys}",
         )
     elif not is_retried:
-        state.whole_workers.note_loss(ws, blamed, turn.now)
+        state.whole_workers.note_loss(ws, blamed, nbytes, turn.now)
+
+
+def learn_peaks(blamed: list[TaskState], nbytes: float) -> None:
+    """Expect that a worker on which tasks may use `nbytes` bytes has the memory for all but one.
+
+    The worker of the tasks `blamed` ran out of memory. If tasks are too short to be measured,
+    nothing would correct their peak, so it is not changed.
+    """
+    for ts in blamed if nbytes < UNLIMITED_NBYTES / 2 else ():
+        prefix = ts.group.prefix
+        if not 0 <= prefix.duration_average < MEASURED_SECONDS:
+            each = nbytes / float(max(1, len(blamed) - 1))
+            prefix.memory.add_peak(max(each, prefix.memory.peak_nbytes))
 
 
 def continue_worker_removals(turn: Turn) -> None:

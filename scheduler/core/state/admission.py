@@ -11,6 +11,10 @@ UNLIMITED_NBYTES = 2**60
 RESULTS_MAX: Final = 16
 #: Part of the difference by which the peak decreases with each smaller report.
 PEAK_DECAY = 0.05
+#: The memory in a heartbeat is not that of a task which has executed for less than this time,
+#: seconds. Stock workers measure the memory of their process every 0.5 s, so the last measurement
+#: may precede the task.
+MEASURED_SECONDS = 0.75
 
 
 @dataclass(slots=True, eq=False)

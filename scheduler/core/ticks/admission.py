@@ -16,16 +16,12 @@ from paceline.scheduler.core.policy.admission import (
     watched_nbytes,
 )
 from paceline.scheduler.core.policy.memory import spilled_nbytes
-from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
+from paceline.scheduler.core.state.admission import MEASURED_SECONDS, UNLIMITED_NBYTES
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
-#: The memory in a heartbeat is not that of a task which has executed for less than this time,
-#: seconds. Stock workers measure the memory of their process every 0.5 s, so the last measurement
-#: may precede the task.
-SAMPLE_SECONDS = 0.75
 #: The memory of a worker without tasks is that of the idle process if its results have changed by
 #: at most this share of the limit since the last heartbeat.
 STEADY = 0.01
@@ -67,7 +63,7 @@ def _add_size(state: SchedulerState, ws: WorkerState) -> None:
 
 def _learn_peak(ws: WorkerState, nbytes: float) -> None:
     """Divide `nbytes` bytes that tasks on `ws` take between those that it executes."""
-    if nbytes > 0 and min(ws.executing.values()) >= SAMPLE_SECONDS:
+    if nbytes > 0 and min(ws.executing.values()) >= MEASURED_SECONDS:
         each = nbytes / float(len(ws.executing))
         for ts in ws.executing:
             ts.group.prefix.memory.add_peak(each)

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.scheduler.core.lifecycle.availability import availability_changed
 from paceline.scheduler.core.lifecycle.recommendations import priority_of
+from paceline.scheduler.core.lifecycle.removal import learn_peaks
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import admission, fairness, placement
@@ -201,6 +202,7 @@ def note_memory_report(turn: Turn, event: Any) -> None:
     lost = state.whole_workers.lost.pop(address, None)
     if lost is None:
         return
+    learn_peaks(lost.blamed, lost.nbytes)
     recs: Recs = {}
     for ts in lost.blamed:
         if ts.state in ACTIVE_STATES and not ts.actor and ts not in state.whole_workers.due:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 
@@ -25,10 +26,12 @@ class LostWorker:
     Attributes:
         lost_at: time of the loss, in seconds since the epoch.
         blamed: the tasks that were blamed.
+        nbytes: bytes that tasks on it were expected to use at most.
     """
 
     lost_at: float
     blamed: list[TaskState]
+    nbytes: float = float(UNLIMITED_NBYTES)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,10 +93,12 @@ class WholeWorkers:
         if len(self.reported) > KEPT_MAX:
             del self.reported[next(iter(self.reported))]
 
-    def note_loss(self, ws: WorkerState, blamed: list[TaskState], now: float) -> None:
-        """Record the loss of `ws`, for which `blamed` were blamed."""
+    def note_loss(
+        self, ws: WorkerState, blamed: list[TaskState], nbytes: float, now: float
+    ) -> None:
+        """Record the loss of `ws`, for which `blamed` were blamed; they may use `nbytes` bytes."""
         if ws.nanny and ws.memory_limit and blamed:
-            self.lost[ws.address] = LostWorker(now, blamed)
+            self.lost[ws.address] = LostWorker(now, blamed, nbytes)
             if len(self.lost) > KEPT_MAX:
                 del self.lost[next(iter(self.lost))]
 
