@@ -428,6 +428,8 @@ class Scheduler:
             await self.finished()
             return
         self._phase = "closing"
+        if self._keeper is not None:
+            self._keeper.ending()
         logger.info("Closing scheduler. Reason: %s", reason)
         self._set_title("closing")
         try:

@@ -208,6 +208,22 @@ def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
         assert scheduler.wait() == -signal.SIGKILL  # it was not reaped
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_exit_code_0_is_a_death_unless_the_scheduler_closes(
+    closes: bool, keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    keeper._pid = os.posix_spawnp("true", ["true"], {})
+    with theirs:
+        channel = KeeperChannel(theirs, keeper._kept, tmp_path)
+        channel.ready()
+        if closes:
+            channel.ending()
+    assert keeper._handle_end(keeper._serve(ours)) is not closes
+    assert ("ended with 0; starting another one" in caplog.text) is not closes
+    assert (keeper.exit_code, keeper._kept.deaths.n_restarts) == (0, int(not closes))
+
+
 @pytest.mark.parametrize(("has_died", "n_forks"), [(False, 1), (True, 3)])
 def test_process_that_cannot_be_forked(
     has_died: bool,

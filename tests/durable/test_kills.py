@@ -237,6 +237,19 @@ def test_requests_under_way_are_answered_or_fail_at_once(
         assert waiting.result(timeout=30) is True
 
 
+def test_only_a_shutdown_ends_the_cluster(start_durable: StartDurable) -> None:
+    cluster = start_durable()
+    scheduler = cluster.processes[0]
+    with Client(cluster.address) as client:
+        with pytest.raises(OSError):
+            client.run_on_scheduler(os._exit, 0)
+        assert client.submit(inc, 1).result(timeout=30) == 2
+        assert "ended with 0; starting another one" in scheduler.output()
+        client.shutdown()
+        assert scheduler.popen.wait(30) == 0
+    assert scheduler.output().count("starting another one") == 1
+
+
 def test_collections_for_a_client_go_on(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable()
     with Client(cluster.address) as client:

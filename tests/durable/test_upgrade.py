@@ -324,7 +324,7 @@ def test_no_keeper(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keeper_format", "log_format", "text"),
     [
-        (messages.FORMAT + 1, log.FORMAT, "the keeper's messages have format 4, and this release"),
+        (messages.FORMAT + 1, log.FORMAT, "the keeper's messages have format 5, and this release"),
         (messages.FORMAT, log.FORMAT + 1, "the log has format 6, and this release knows format 5"),
     ],
 )

@@ -16,6 +16,7 @@ from paceline.scheduler.server.runtime.template import Template
 
 from .kept import Kept
 from .messages import (
+    ENDING,
     GIVE_UP,
     HEAD,
     KEEP,
@@ -107,6 +108,10 @@ class KeeperChannel:
         """Report that the scheduler serves its peers."""
         self.kept.progress.alive()
         self._send(HEAD.pack(READY, 0))
+
+    def ending(self) -> None:
+        """Report that the scheduler begins to close, so that its end is no death."""
+        self._send(HEAD.pack(ENDING, 0))
 
     def give_up(self) -> None:
         """Let the keeper close its duplicates and end with this process: the log is incomplete."""

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 from .deaths import Deaths
 
 #: Version of these messages and of the state that a keeper passes to another release.
-FORMAT: Final = 3
+FORMAT: Final = 4
 #: A message to the keeper begins with its kind and a number.
 HEAD: Final = struct.Struct("<cI")
 #: Hold a connection, release it; hold listening sockets, under the name that follows.
 KEEP, RELEASE, LISTEN = b"k", b"r", b"l"
-#: The scheduler serves its peers; its log is incomplete; it has forked a standby.
-READY, GIVE_UP, STANDBY = b"a", b"g", b"s"
+#: The scheduler serves its peers; it begins to close; its log is incomplete; it has forked a
+#: standby.
+READY, ENDING, GIVE_UP, STANDBY = b"a", b"e", b"g", b"s"
 #: Messages of the keeper that request a standby. The second one ignores the interval of forks.
 STANDBY_SOON, STANDBY_NOW = b"standby", b"standby now"
 #: Largest message that wakes a standby, and the number of sockets in it.

@@ -28,6 +28,7 @@ from paceline.scheduler.server.durable.channel.deaths import DEATHS_MAX, Death
 from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.channel.kept import Kept
 from paceline.scheduler.server.durable.channel.messages import (
+    ENDING,
     GIVE_UP,
     HEAD,
     READY,
@@ -308,6 +309,8 @@ class Keeper:
             self._end_upgrade()
             if self._is_ending:  # the signal came before this process could handle it
                 os.kill(self._pid, signal.SIGTERM)
+        elif kind == ENDING:
+            self._is_ending = True
         elif kind == GIVE_UP:
             self._has_given_up = True
             self._kept.release_all()
@@ -320,18 +323,20 @@ class Keeper:
     def _handle_end(self, code: int) -> bool:
         """Record the end of a scheduler process with ``code``.
 
+        Without ``ENDING`` or a signal, it is a death also with the code 0, such as of ``os._exit``.
         Return whether to start another one.
         """
         progress = self._kept.progress
         death = Death(code, time.time(), progress.connection, progress.stimulus)
-        if code and self._upgrade is not None and self._upgrade.is_switching:
+        has_closed = code == 0 and self._is_ending
+        if not has_closed and self._upgrade is not None and self._upgrade.is_switching:
             death = self._switch(self._upgrade, death)
         is_replaced = death.is_replacement
-        cannot_start = code > 0 and not (self._kept.deaths.last or self._was_ready or is_replaced)
+        cannot_start = code >= 0 and not (self._kept.deaths.last or self._was_ready or is_replaced)
         is_ending = self._is_ending and not is_replaced  # else its successor handles the signal
-        if code == 0 or cannot_start or self._has_given_up or is_ending:
+        if cannot_start or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
-            if code and self._has_given_up:
+            if self._has_given_up and not has_closed:
                 logger.error(
                     "The scheduler process %d, which was not durable, %s", self._pid, death.how
                 )
