@@ -208,6 +208,17 @@ def test_orphans_are_reaped_without_a_descriptor(keeper: Keeper) -> None:
         assert scheduler.wait() == -signal.SIGKILL  # it was not reaped
 
 
+def test_orphans_are_reaped_after_each_death(keeper: Keeper) -> None:
+    orphan = os.posix_spawnp("true", ["true"], {})
+    os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+    keeper._pid = os.posix_spawnp("true", ["true"], {})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    assert keeper._serve(ours) == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(orphan, 0)
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_exit_code_0_is_a_death_unless_the_scheduler_closes(
     closes: bool, keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture

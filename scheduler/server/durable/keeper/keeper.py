@@ -262,7 +262,9 @@ class Keeper:
                     wait([process])  # it is about to end
                     ready.append(process)
                 if process in ready:  # and its last message has been handled
-                    return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+                    code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+                    self._reap_orphans()  # in a series of deaths, something is always ready
+                    return code
                 self._standbys.handle(ready, channel, self._upgrade_segment)
                 self._handle_upgrade(ready, channel)
                 if not ready:
