@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -235,6 +236,26 @@ def test_requests_under_way_are_answered_or_fail_at_once(
         assert len(errors) == 1
         event.set()
         assert waiting.result(timeout=30) is True
+
+
+def test_interrupted_process_closes_no_connection(start_durable: StartDurable) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    cluster = start_durable()
+    with Client(cluster.address) as client, ThreadPoolExecutor(1) as executor:
+        event = Event("event")
+        address = client.submit(get_address, pure=False).result(timeout=30)
+        running = client.submit(Event.wait, event, 60, workers=[address])
+        wait_for_assignment(client, address)
+        retired = executor.submit(client.retire_workers, [address])
+        wait_for_text(cluster, "1 tasks run there")
+        with pytest.raises(OSError):
+            client.run_on_scheduler(interrupt)
+        event.set()
+        assert running.result(timeout=30) is True
+        assert list(retired.result(30)) == [address]
+    assert "The scheduler process ends: KeyboardInterrupt()" in cluster.processes[0].output()
 
 
 def test_only_a_shutdown_ends_the_cluster(start_durable: StartDurable) -> None:

@@ -134,6 +134,7 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat.config import config
+    from paceline.workers_compat.end_process import end_process
 
     # `logging: {version: 1}` in dask's configuration disables loggers that precede distributed
     logger.disabled = False
@@ -149,7 +150,14 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
         spawn = template.spawn if template is not None else child_process.spawn
         try:
             with asyncio.Runner(loop_factory=make_loop) as runner:
-                runner.run(run(spawn, keeper))
+                try:
+                    runner.run(run(spawn, keeper))
+                except (KeyboardInterrupt, SystemExit) as error:
+                    if keeper is not None:
+                        # the clean-up would run the loop: it would close what a successor continues
+                        logger.exception("The scheduler process ends: %r", error)
+                        end_process(1)
+                    raise
         except RecoveryError as error:
             logger.error("The scheduler cannot continue from its log: %s", error)
             raise SystemExit(1) from error
