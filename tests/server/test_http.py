@@ -164,7 +164,7 @@ async def test_api_has_the_share_groups() -> None:
         port = scheduler.http_server.port
         found = json.loads(await get(port, "/api/v1/shares"))
         (group,) = found["groups"]
-        assert (group["name"], group["queued"], group["waits_for"]) == ("alice", 1, "a slot")
+        assert (group["name"], group["queued"], group["waits_for"]) == ("alice", 1, "a worker")
         assert [each["client"] for each in group["clients"]] == [client.id]
         assert found == json.loads(await get(port, "/json/shares.json"))
         assert "/api/v1/shares" in json.loads(await get(port, "/sitemap.json"))["paths"]
