@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -134,7 +134,6 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat.config import config
-    from paceline.workers_compat.end_process import end_process
 
     # `logging: {version: 1}` in dask's configuration disables loggers that precede distributed
     logger.disabled = False
@@ -150,14 +149,7 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
         spawn = template.spawn if template is not None else child_process.spawn
         try:
             with asyncio.Runner(loop_factory=make_loop) as runner:
-                try:
-                    runner.run(run(spawn, keeper))
-                except (KeyboardInterrupt, SystemExit) as error:
-                    if keeper is not None:
-                        # the clean-up would run the loop: it would close what a successor continues
-                        logger.exception("The scheduler process ends: %r", error)
-                        end_process(1)
-                    raise
+                run_loop(runner, run(spawn, keeper), has_successor=keeper is not None)
         except RecoveryError as error:
             logger.error("The scheduler cannot continue from its log: %s", error)
             raise SystemExit(1) from error
@@ -186,6 +178,20 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
             logger.info("Stopped scheduler at %r", scheduler.address)
 
     serve(start_keeper(durable, options, serve) if durable else None)
+
+
+def run_loop(runner: asyncio.Runner, main: Coroutine[Any, Any, None], has_successor: bool) -> None:
+    """Run ``main``. End the process at once if it is interrupted and has a successor."""
+    from paceline.workers_compat.end_process import end_process
+
+    try:
+        runner.run(main)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if has_successor:
+            # the clean-up would run the loop: it would close what the successor continues
+            logger.exception("The scheduler process ends: %r", error)
+            end_process(1)
+        raise
 
 
 def start_keeper(
