@@ -397,10 +397,10 @@ def _variable(key: str) -> str:
 
 def test_restarts_are_shown(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable()
-    kill(tmp_path)
     with Client(cluster.address) as client:
-        assert client.scheduler_info()["restarts"] == 1
         page = f"http://127.0.0.1:{client.scheduler_info()['services']['dashboard']}/metrics"
+        kill(tmp_path)
+        assert client.scheduler_info()["restarts"] == 1
     with urllib.request.urlopen(page, timeout=30) as reply:
         lines = dict(line.split(" ", 1) for line in reply.read().decode().splitlines())
     assert lines["dask_paceline_restarts_total"] == "1.0"

@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ BIND_ATTEMPTS = 5
 KEEPALIVE_SECONDS = 30
 #: Keepalive probes of a silent peer before its connection is closed.
 KEEPALIVE_PROBES = 10
+#: Returns sockets that are bound to a host and port.
+Bind = Callable[[str, int], list[socket.socket]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
-from paceline.scheduler.server.comm.sockets import bind_sockets, bound
+from paceline.scheduler.server.comm.sockets import Bind, bind_sockets, bound
 from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import httputil, web
@@ -88,6 +88,14 @@ class PageApplication(web.Application):
         return handler
 
 
+def bind_or_replace(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to a port of `host`, or to a free one if that is in use."""
+    try:
+        return bind_sockets(host, port)
+    except OSError:
+        return bind_sockets(host, 0)
+
+
 class HttpServer:
     """Serves routes on one or more addresses. `address` and `port` are the first one, as bound.
 
@@ -97,6 +105,7 @@ class HttpServer:
             warning.
         prefix: prefix of every path: ``""`` or ``"/a"``.
         gate: checks the token of each request; None if pages need no token.
+        bind: binds the sockets of an address.
 
     Raises:
         OSError: no port is available.
@@ -111,7 +120,9 @@ class HttpServer:
         ssl_context: ssl.SSLContext | None = None,
         gate: TokenGate | None = None,
         limits: HttpLimits | None = None,
+        bind: Bind = bind_or_replace,
     ) -> None:
+        self._bind_sockets = bind
         self.prefix = prefix
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
         if prefix:  # stock redirects the first; the second is often typed
@@ -130,10 +141,7 @@ class HttpServer:
         self.address, self.port = where[0]
 
     def _bind(self, host: str, port: int) -> tuple[str, int]:
-        try:
-            sockets = bind_sockets(host, port)
-        except OSError:
-            sockets = bind_sockets(host, 0)
+        sockets = self._bind_sockets(host, port)
         self._sockets += [SocketAcceptor(each, self._accepted) for each in sockets]
         address, actual_port = bound(sockets)
         if port and actual_port != port:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.workers_compat.config import config
@@ -15,9 +16,10 @@ from . import dashboard_child
 from .dashboard import Dashboard, EmbeddedDashboard, MissingDashboard
 from .metrics import SchedulerMetrics
 from .pages import routes
-from .server import HttpServer
+from .server import HttpServer, bind_or_replace
 
 if TYPE_CHECKING:
+    from paceline.scheduler.server.comm.sockets import Bind
     from paceline.scheduler.server.runtime.child_process import Spawn
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
     from paceline.scheduler.server.runtime.measures import LoopLag
@@ -57,7 +59,12 @@ def start_http(
     if dashboard:
         shown = _dashboard(server, prefix, loop_lag, spawn, token_gate, limits)
     found = routes(server, metrics, shown, prefix, has_token=token_gate is not None)
-    http = HttpServer(found, addresses, default_host, prefix, ssl_context(), token_gate, limits)
+    bind: Bind = bind_or_replace
+    if server.durability is not None:
+        bind = partial(server.durability.backend.sockets, bind=bind_or_replace, use="http ")
+    http = HttpServer(
+        found, addresses, default_host, prefix, ssl_context(), token_gate, limits, bind
+    )
     if shown is not None:
         shown.connect(http)
     return http, shown

@@ -28,7 +28,7 @@ class Kept:
     Attributes:
         connections: number -> descriptor of a connection.
         listening: "host:port" as given -> descriptors that listen there. A number follows the name
-            of the second listener and further ones with port 0.
+            of the second listener and further ones with port 0. "http " precedes those of pages.
         last_number: the highest number of a connection so far.
         deaths: the ends of scheduler processes so far.
         scratch: memory into which the scheduler reads.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.compression import Buffer
 from paceline.protocol.framing import pack_frames
-from paceline.scheduler.server.comm.sockets import bind_sockets
+from paceline.scheduler.server.comm.sockets import Bind, bind_sockets
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
 from paceline.scheduler.server.comm.transport import Transport
 from paceline.scheduler.server.durable.recovery.recorded_connection import (
@@ -158,8 +158,14 @@ class DurableBackend(TcpBackend):
         self._keeper = keeper
         self._n_listeners: Counter[str] = Counter()
 
-    def sockets(self, host: str, port: int) -> list[socket.socket]:
-        name = f"{host}:{port}"
+    def sockets(
+        self, host: str, port: int, bind: Bind = bind_sockets, use: str = ""
+    ) -> list[socket.socket]:
+        """Return sockets for `host` and `port`: those that the keeper holds, or new ones of `bind`.
+
+        `use` distinguishes listeners of other protocols.
+        """
+        name = f"{use}{host}:{port}"
         self._n_listeners[name] += 1
         if self._n_listeners[name] > 1:  # there are several with port 0
             name += f" {self._n_listeners[name]}"
