@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -124,6 +125,11 @@ def test_results_that_the_scheduler_does_not_know(env: Env) -> None:
     report(env, tasks, ["x", "other", "waits", "computed", "scattered"])
     env.feed(BARRIER, "w0")
     env.expect("w0: free-keys waits computed")
+    assert [(level, text.partition("; ")[2]) for level, text in env.lines[-3:]] == [
+        (logging.WARNING, "adding the replica"),
+        (logging.INFO, "freeing it"),
+        (logging.INFO, "freeing it"),
+    ]
     assert sorted(ws.address for ws in env.task("other").who_has) == ["w0", "w1"]
     assert env.state.comparisons.repair_counts == {"replica-added": 1, "freed": 2}
 

@@ -23,7 +23,7 @@ from paceline.scheduler.core.state.workers.comparison import Comparison
 from paceline.scheduler.core.stealing.requests import BARRIER_KEY
 from paceline.scheduler.core.stimuli import EndComparison, ReportedTask, SettleWorker, WorkerReport
 from paceline.scheduler.core.ticks.extra_runs import unfinished_restart
-from paceline.scheduler.core.turn import WARNING, Registry, Turn
+from paceline.scheduler.core.turn import INFO, WARNING, Registry, Turn
 
 from .replicas import add_keys, drop_replicas
 
@@ -109,7 +109,8 @@ def _count(turn: Turn, ws: WorkerState, key: Key, kind: str) -> None:
     counts = turn.state.comparisons.repair_counts
     counts[kind] = counts.get(kind, 0) + 1
     difference, repair = REPAIRS[kind]
-    turn.log(WARNING, f"Worker {ws.address} {difference} {key!r}; {repair}")
+    level = INFO if kind == "freed" else WARNING  # expected, and nothing was lost
+    turn.log(level, f"Worker {ws.address} {difference} {key!r}; {repair}")
 
 
 def _reschedule_lost(
