@@ -26,8 +26,10 @@ from paceline.scheduler.server.durable.channel.kept import Kept
 from paceline.scheduler.server.durable.channel.messages import (
     GIVE_UP,
     HEAD,
+    READY,
     RELEASE,
     STANDBY,
+    STANDBY_NOW,
     STANDBY_SOON,
     receive,
     request_standby,
@@ -171,6 +173,21 @@ def test_upgrade_ends_if_the_log_cannot_be_written(keeper: Keeper) -> None:
         keeper._handle_upgrade([], theirs)
     assert errors == ["the log cannot be written any more"]
     assert keeper._upgrade is keeper._standbys.upcoming is None
+
+
+def test_upgrade_requests_a_standby_of_each_process_until_it_has_one(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    keeper._upgrade = Upgrade(tmp_path, keeper._kept, None, sys.executable, None)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    with ours, theirs:
+        keeper._handle(HEAD.pack(READY, 0), [], ours)
+        assert theirs.recv(100) == STANDBY_NOW
+        keeper._upgrade.segment = 1
+        keeper._handle(HEAD.pack(READY, 0), [], ours)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100)
 
 
 def test_full_channel_loses_no_message_of_the_scheduler(tmp_path: Path) -> None:

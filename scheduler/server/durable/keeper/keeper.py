@@ -309,6 +309,8 @@ class Keeper:
             self._was_ready = True
             self._failed_starts = 0
             self._end_upgrade()
+            if self._upgrade is not None and self._upgrade.segment is None:
+                request_standby(channel, STANDBY_NOW)  # the dead process may not have forked it
             if self._is_ending:  # the signal came before this process could handle it
                 os.kill(self._pid, signal.SIGTERM)
         elif kind == ENDING:
