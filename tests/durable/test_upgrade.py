@@ -23,8 +23,9 @@ from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.durable.channel import kept, messages
+from paceline.scheduler.server.durable.channel.deaths import Death
 from paceline.scheduler.server.durable.keeper import control
-from paceline.scheduler.server.durable.keeper.upgrade import UpgradeError
+from paceline.scheduler.server.durable.keeper.upgrade import UpgradeError, needs_renewal
 from paceline.scheduler.server.durable.log import segments as log
 from paceline.scheduler.server.durable.standby import new_release, snapshot
 
@@ -341,6 +342,19 @@ def test_other_formats_are_refused(
         socket.send_fds(ours, [message], fds)
         with pytest.raises(UpgradeError, match=text):
             new_release.join(theirs.detach())
+
+
+@pytest.mark.parametrize(
+    ("n_deaths", "seconds", "is_needed"),
+    [(4, 60, False), (5, 60, True), (5, 0, False), (19, 0, False), (20, 0, True)],
+)
+def test_renewal_waits_for_a_pause_unless_many_died(
+    n_deaths: int, seconds: float, is_needed: bool
+) -> None:
+    memory = kept.Kept()
+    for _ in range(n_deaths):
+        memory.deaths.add(Death(-9, time.time() - seconds))
+    assert needs_renewal(memory) is is_needed
 
 
 def test_control_socket(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ UPGRADE_SECONDS = 300.0
 PREDECESSORS_MAX = 5
 #: Time after the last death before that, seconds.
 RENEW_SECONDS = 3.0
+#: Dead processes after which it is renewed without that pause.
+SERIES_MAX = 4 * PREDECESSORS_MAX
 #: Lines of the output of a process that are shown if it fails.
 LINES_SHOWN = 12
 
@@ -73,9 +75,10 @@ def command(python: str) -> list[str]:
 
 def needs_renewal(kept: Kept) -> bool:
     """Return whether the scheduler process should be replaced by a new one of its release."""
-    if kept.deaths.n_predecessors < PREDECESSORS_MAX:
+    n = kept.deaths.n_predecessors
+    if n < PREDECESSORS_MAX:
         return False
-    return time.time() > kept.deaths.last[-1].time + RENEW_SECONDS
+    return n >= SERIES_MAX or time.time() > kept.deaths.last[-1].time + RENEW_SECONDS
 
 
 class Upgrade:
