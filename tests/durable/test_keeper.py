@@ -44,7 +44,9 @@ from paceline.scheduler.server.durable.keeper.keeper import (
 from paceline.scheduler.server.durable.keeper.preconditions import make_folder
 from paceline.scheduler.server.durable.keeper.standbys import Standby
 from paceline.scheduler.server.durable.keeper.upgrade import Upgrade, UpgradeError
+from paceline.scheduler.server.durable.log.durable_comm import DurableBackend
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
+from paceline.scheduler.server.http.server import bind_or_replace
 
 from tests.support.durable_processes import kill, pid
 from tests.support.real_cluster import PACELINE
@@ -188,6 +190,17 @@ def test_upgrade_requests_a_standby_of_each_process_until_it_has_one(
         keeper._handle(HEAD.pack(READY, 0), [], ours)
         with pytest.raises(BlockingIOError):
             theirs.recv(100)
+
+
+def test_free_port_of_pages_is_kept_under_the_name_of_the_port_in_use() -> None:
+    channel = Mock()
+    channel.listening.return_value = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        backend = DurableBackend(Mock(), channel)
+        (sock,) = backend.sockets("127.0.0.1", port, bind_or_replace, "http ")
+    channel.listen.assert_called_once_with(f"http 127.0.0.1:{port}", [sock])
+    sock.close()
 
 
 def test_full_channel_loses_no_message_of_the_scheduler(tmp_path: Path) -> None:

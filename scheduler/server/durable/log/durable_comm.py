@@ -169,7 +169,7 @@ class DurableBackend(TcpBackend):
         self._n_listeners[name] += 1
         if self._n_listeners[name] > 1:  # there are several with port 0
             name += f" {self._n_listeners[name]}"
-        sockets = self._keeper.listening(name) or bind_sockets(host, port)
+        sockets = self._keeper.listening(name) or bind(host, port)
         self._keeper.listen(name, sockets)
         return sockets
 
