@@ -50,7 +50,7 @@ class Peer:
         self.write(self.connection.codec.encode(value))
 
     async def event(self) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not self._ready:
                 data = await self._reader.read(2**16)
                 if not data:
