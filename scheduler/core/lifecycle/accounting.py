@@ -330,9 +330,8 @@ def expect_results(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -
         state.admission.is_short = True
 
 
-def learn_result(state: SchedulerState, memory: TaskMemory, nbytes: int) -> None:
-    """Add a result of `nbytes` bytes. Set `is_short` if some worker cannot hold the mean."""
-    memory.add_result(nbytes)
+def check_result_size(state: SchedulerState, memory: TaskMemory) -> None:
+    """Set `is_short` if some worker cannot hold the mean result of `memory`."""
     if memory.result_nbytes > state.admission.smallest_nbytes:
         state.admission.is_short = True
 

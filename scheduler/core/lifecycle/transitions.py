@@ -210,8 +210,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if state.whole_workers.due and ts in state.whole_workers.due:
         steps.set_unrunnable(turn, ts)
         return
-    if ts.group.prefix.memory.result_nbytes > state.admission.smallest_nbytes:
-        state.admission.is_short = True
+    accounting.check_result_size(state, ts.group.prefix.memory)
     if _is_held(state, ts):
         steps.hold(turn, ts)
         return
@@ -329,7 +328,8 @@ def transition_processing_memory(
         accounting.set_nbytes(state, ts, nbytes)
         memory = group.prefix.memory
         was_known = memory.is_known
-        accounting.learn_result(state, memory, nbytes)
+        memory.add_result(nbytes)
+        accounting.check_result_size(state, memory)
         if not was_known:
             for held in state.queued.held_of(group.prefix):
                 if _needs_no_slot(state, held):
