@@ -31,12 +31,13 @@ from .replicas import add_keys, drop_replicas
 UNDERWAY = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
 #: What a report contains of a task that the worker does not know.
 UNKNOWN: ReportedTask = ("", None, -1)
-#: Kind of a repair -> what the log says of the worker, and of the repair.
+#: Kind of a repair -> level of its log line, difference of the worker, and repair. Unneeded results
+#: are expected after a death.
 REPAIRS: Final = {
-    "rescheduled": ("does not run the task", "rescheduling it"),
-    "replica-removed": ("does not hold the result", "removing the replica"),
-    "replica-added": ("also holds the result", "adding the replica"),
-    "freed": ("holds the unneeded result", "freeing it"),
+    "rescheduled": (WARNING, "does not run the task", "rescheduling it"),
+    "replica-removed": (WARNING, "does not hold the result", "removing the replica"),
+    "replica-added": (WARNING, "also holds the result", "adding the replica"),
+    "freed": (INFO, "holds the unneeded result", "freeing it"),
 }
 
 
@@ -108,8 +109,7 @@ def _count(turn: Turn, ws: WorkerState, key: Key, kind: str) -> None:
     """Count and log a repair."""
     counts = turn.state.comparisons.repair_counts
     counts[kind] = counts.get(kind, 0) + 1
-    difference, repair = REPAIRS[kind]
-    level = INFO if kind == "freed" else WARNING  # expected, and nothing was lost
+    level, difference, repair = REPAIRS[kind]
     turn.log(level, f"Worker {ws.address} {difference} {key!r}; {repair}")
 
 
