@@ -101,13 +101,7 @@ def scheduler_address(*names: str, required: bool = True) -> Callable[[Command],
         ) -> None:
             for name in FIRST_ARGUMENTS & others.keys():
                 first = str(others[name])
-                if address is None and (
-                    first.startswith(SCHEMES)
-                    or (
-                        HOST_AND_PORT.fullmatch(first)
-                        and find_address(address_option, scheduler_file) is None
-                    )
-                ):
+                if address is None and _is_address(first, address_option, scheduler_file):
                     address, others[name] = first, None
             found = find_address(address, address_option, scheduler_file)
             if found is None and required:
@@ -119,6 +113,13 @@ def scheduler_address(*names: str, required: bool = True) -> Callable[[Command],
         return with_address
 
     return decorate
+
+
+def _is_address(text: str, *given: str | None) -> bool:
+    """Return whether the only argument is an address, besides those that ``find_address`` takes."""
+    if text.startswith(SCHEMES):
+        return True
+    return HOST_AND_PORT.fullmatch(text) is not None and find_address(*given) is None
 
 
 def find_address(*given: str | None) -> str | None:
