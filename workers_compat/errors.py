@@ -91,7 +91,7 @@ def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
 
 
 def known_to_peers(error: BaseException) -> BaseException:
-    """Return an error of the nearest class that peers without paceline have."""
+    """Return `error`, or one of its nearest base class that peers without paceline can import."""
     kinds = [each for each in type(error).__mro__ if each.__module__.split(".")[0] != "paceline"]
     if kinds[0] is type(error):
         return error

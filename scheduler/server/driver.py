@@ -62,7 +62,7 @@ class Driver:
         instructions: class of an instruction -> function that carries it out.
         last_request_id: number of the last request to the core.
         replies: futures of the replies to requests.
-        conditions: what coroutines wait for, checked at the end of each flush.
+        conditions: predicates that coroutines wait for, checked at the end of each flush.
         messages_left: number of stream messages that may still be handled in this wake-up. 0 after
             ``WAKE_UP_TRANSITIONS_MAX`` transitions.
         last_activity: returns when Jupyter was used last, in seconds since the epoch.

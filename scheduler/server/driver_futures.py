@@ -1,4 +1,4 @@
-"""What coroutines of the server wait for: replies of the core, and conditions on its state."""
+"""Futures of the driver: for replies of the core, and for conditions of its state."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StateConditions:
             del self._predicates[future]
 
     def check(self) -> None:
-        """Call the predicates, after a batch of turns."""
+        """Call the predicates. Resume the coroutines whose predicate is true."""
         for future, predicate in list(self._predicates.items()):
             try:
                 if not future.done() and predicate():

@@ -156,7 +156,7 @@ class ServerApi(ABC):
         """Close the outgoing connections to a removed worker."""
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """See ``Driver.wait_for``."""
+        """See ``StateConditions.wait_for``."""
         return await self.driver.conditions.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

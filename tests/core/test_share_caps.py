@@ -116,7 +116,7 @@ def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:
 @pytest.mark.parametrize("cap", ["tasks", "threads"])
 @pytest.mark.parametrize("end", ["heartbeat", "loss"])
 def test_runs_that_were_given_up_count_for_a_cap(make_env: MakeEnv, cap: str, end: str) -> None:
-    """They are charged, too, until they end."""
+    """Charge them, too, until they end."""
     env = make_env(shares_groups={"alice": {cap: 1}})
     env.join("w0", "w1", nthreads=2)
     give_up(env, "w0", 1)

@@ -98,7 +98,7 @@ def identity(
         "build": build,
         "restarts": restarts,
         "upgrades": upgrades,
-        "given_up_runs": {a: len(keys) for a, keys in given_up_runs(state).items()},
+        "given_up_runs": {ws: len(keys) for ws, keys in given_up_runs(state).items()},
         "n_workers": len(state.workers),
         "total_threads": state.total_nthreads,
         "total_memory": state.total_memory,

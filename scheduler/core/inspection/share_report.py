@@ -31,10 +31,10 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
 
     Returns:
         "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
-        "settings", "usage" (decayed thread-seconds), "processing",
-        "extra_runs" (given-up and second runs), "queued", "waits_for" (see ``waits_for_share``),
-        the sums "tasks", "finished", "thread_seconds", "nbytes", "byte_seconds" and
-        "moved_nbytes", and the same by client in "clients".
+        "settings", "usage" (decayed thread-seconds), "processing", "extra_runs" (given-up and
+        second runs), "queued", "waits_for" (see ``waits_for_share``), the sums "tasks",
+        "finished", "thread_seconds", "nbytes", "byte_seconds" and "moved_nbytes", and the same by
+        client in "clients".
     """
     shares = state.shares
     groups = sorted(
@@ -50,7 +50,7 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
 
 
 def _group(state: SchedulerState, share: ShareGroup, is_unrunnable: bool) -> dict[str, Any]:
-    """Report on `share`. `is_unrunnable`: it has tasks in no-worker."""
+    """Return the report on `share`. `is_unrunnable` is whether it has tasks in no-worker."""
     accounts = sorted(share.accounts, key=lambda account: -account.thread_seconds)
     sums = _sums(share.former)
     for account in accounts:

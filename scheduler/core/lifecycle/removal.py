@@ -83,12 +83,15 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
 
 
 def learn_peaks(blamed: list[TaskState], nbytes: float) -> None:
-    """Expect that a worker on which tasks may use `nbytes` bytes has the memory for all but one.
+    """Raise the peaks of the tasks `blamed`, whose worker ran out of memory.
 
-    The worker of the tasks `blamed` ran out of memory. If tasks are too short to be measured,
-    nothing would correct their peak, so it is not changed.
+    Afterwards a worker on which tasks may use `nbytes` bytes is expected to have memory for all of
+    them but one. Tasks that are too short to be measured keep their peak, because no heartbeat
+    would correct it.
     """
-    for ts in blamed if nbytes < UNLIMITED_NBYTES / 2 else ():
+    if nbytes >= UNLIMITED_NBYTES / 2:  # the worker has no memory limit
+        return
+    for ts in blamed:
         prefix = ts.group.prefix
         if not 0 <= prefix.duration_average < MEASURED_SECONDS:
             each = nbytes / float(max(1, len(blamed) - 1))

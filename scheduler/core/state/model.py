@@ -411,8 +411,7 @@ class WorkerState:
 
     Attributes:
         address, address_tuple: the contact address, which is unique; ``(address,)``, for messages.
-        name: the name (str or int); unique; an alias of the address.
-        host: the host part of the address.
+        name, host: unique alias of the address (str or int); the host part of the address.
         nthreads, memory_limit: number of threads that run tasks; bytes, 0 if unlimited.
         status: running, paused, closing, closing_gracefully, init or closed.
         status_before: status to which it returns if its retirement is given up; "" without one.
@@ -420,7 +419,8 @@ class WorkerState:
         index: number of workers that registered before.
         processing: tasks sent to the worker and not finished, in order -> expected seconds.
         long_running: the tasks in `processing` that seceded from the thread pool.
-        executing, executing_at: task -> seconds, as of the last heartbeat; its time, 0 before it.
+        executing: task -> seconds, as of the last heartbeat; some may have finished since.
+        executing_at: time of that heartbeat; 0 before the first.
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         restart_at: time from which it is restarted because of a run that was given up; 0.0 if none.
         has_what: tasks whose results the worker holds, in order.

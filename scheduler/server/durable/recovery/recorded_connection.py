@@ -1,4 +1,4 @@
-"""What is known of a connection from the log: the data that was read, handled and written."""
+"""The state of a connection in the log: the data that was read, handled and written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_SUCCESSION = "the state of a stream without a registration is not recorded"
 
 @dataclass(slots=True, eq=False)
 class RecordedConnection:
-    """What is known of a connection that a scheduler process before this one has accepted.
+    """The state of a connection that an earlier scheduler process has accepted.
 
     Attributes:
         connection: its protocol state, as in ``Peer``.
