@@ -54,7 +54,10 @@ def test_dropping_an_event_costs_the_same_with_many_key_reports(monkeypatch: Any
         n_lines = 0
 
         def step(frame: Any, event: str, argument: Any) -> Any:
+            # Garbage collections run finalizers of other modules at any line.
             nonlocal n_lines
+            if frame.f_globals is not vars(slow_peers):
+                return None
             n_lines += event == "line"
             return step
 
@@ -67,7 +70,7 @@ def test_dropping_an_event_costs_the_same_with_many_key_reports(monkeypatch: Any
         assert len(log) == n_keys + 10
         return n_lines
 
-    assert cost(2000) == cost(20)
+    assert cost(2000) == cost(20) > 200
 
 
 def test_the_size_of_events_is_bounded(monkeypatch: Any) -> None:
