@@ -110,6 +110,13 @@ async def test_attributes_for_functions(world):
     assert found["priority"] == 3
 
 
+@pytest.mark.parametrize("name", ["tasks", "workers", "clients"])
+async def test_objects_of_the_scheduler_are_not_sent(world, name):
+    assert await world.client.submit(inc, 1) == 2
+    with pytest.raises(TypeError, match="cannot be sent: return the attributes you need"):
+        await world.client.run_on_scheduler(lambda dask_scheduler: getattr(dask_scheduler, name))
+
+
 async def test_custom_attributes_and_settings(world):
     def write(dask_scheduler):
         dask_scheduler._raft_comm_state = {"a": 1}

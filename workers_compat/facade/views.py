@@ -103,6 +103,11 @@ class StateView:
     def __repr__(self) -> str:
         return repr(self.core)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} belongs to the scheduler and cannot be sent: return the attributes you need"
+        )
+
 
 def _write_after(name: str) -> Callable[..., Any]:
     """Return a method of dict that also writes the annotations."""
@@ -323,6 +328,9 @@ class Views(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._items))
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
 
 
 class SortedViews(Views):
