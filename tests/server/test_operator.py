@@ -241,12 +241,18 @@ def test_each_command_takes_the_address_in_the_same_ways(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_output_that_cannot_be_written_is_reported(real_scheduler: Cluster) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_reported(
+    real_scheduler: Cluster, unbuffered: str
+) -> None:
     command = [*PACELINE, "status", "--once", real_scheduler.address]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        run = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60
+        )
     assert run.returncode == 1
-    assert run.stderr.startswith("Error: Cannot write: [Errno 28]"), run.stderr
+    assert run.stderr == "Error: Cannot write: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize("command", ["status", "doctor", "explain", "wiretap"])

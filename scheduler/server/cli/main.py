@@ -7,6 +7,7 @@ same exit codes, except that it is 2 if the value of an option is refused.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from typing import Any
 
@@ -44,6 +45,7 @@ class DefaultGroup(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the flush at exit
             raise click.ClickException(f"Cannot write: {error}") from error
 
 
