@@ -111,7 +111,7 @@ class EmbeddedDashboard(Dashboard):
 
     async def stop(self) -> None:
         if self._bokeh is not None:
-            self._bokeh.stop()
+            self._bokeh.stop(wait=False)  # bokeh 3.10 cannot wait in a running loop
 
 
 class FirstPage(web.RequestHandler):
