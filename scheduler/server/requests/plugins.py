@@ -128,9 +128,14 @@ async def _wait_for_nanny(server: ServerApi, address: str, peer: Peer) -> NoRepl
 
 
 async def register_scheduler_plugin(
-    server: ServerApi, plugin: bytes, name: str | None = None, idempotent: bool | None = False
+    server: ServerApi,
+    plugin: Any,
+    name: str | None = None,
+    idempotent: bool | None = False,
 ) -> None:
     """Unpickle a plugin, start it, and run it in the scheduler.
+
+    Functions and preloads may pass a plugin that is not pickled. It is not recorded.
 
     Raises:
         TypeError: it is not a scheduler plugin.
@@ -147,7 +152,8 @@ async def register_scheduler_plugin(
         if inspect.isawaitable(result):
             await result
     host.add(instance, name, bool(idempotent))
-    server.recorder.continued("scheduler", name, plugin)
+    if isinstance(plugin, bytes):
+        server.recorder.continued("scheduler", name, plugin)
 
 
 def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
