@@ -37,7 +37,7 @@ test: $(call STAMP,test)  ## run the fast tests
 
 # in a copy, because Python prefers compiled extensions to the sources beside them
 COMPILED = build/compiled
-COMPILED_TESTS ?= tests/core tests/protocol tests/scenarios tests/server tests/simulation tests/integration/test_same_as_stock.py
+COMPILED_TESTS ?= tests/core tests/protocol tests/scenarios tests/server tests/simulation tests/workers_compat tests/integration/test_same_as_stock.py
 COMPILED_EXTRA = test
 compiled:  ## install the compiled core in build/compiled/.venv; needs a C compiler
 	rm -rf $(COMPILED) && mkdir -p $(COMPILED) && git ls-files -z | xargs -0 cp --parents -t $(COMPILED)

@@ -192,6 +192,7 @@ def test_upgrade_requests_a_standby_of_each_process_until_it_has_one(
             theirs.recv(100)
 
 
+@pytest.mark.pure
 def test_free_port_of_pages_is_kept_under_the_name_of_the_port_in_use() -> None:
     channel = Mock()
     channel.listening.return_value = []

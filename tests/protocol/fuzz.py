@@ -310,6 +310,7 @@ def main() -> int:
         with_atheris(atheris, rounds, inputs, options.seconds)
     else:
         rounds.run(inputs, options.seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # its handler does not outlive the interpreter
     return 1 if rounds.findings else 0
 
 
