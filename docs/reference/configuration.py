@@ -97,6 +97,7 @@ def _defaults() -> dict[str, str]:
         "paceline.scheduler.dump-timeout": _duration(DUMP_SECONDS),
         "paceline.scheduler.hang-timeout": _duration(HANG_SECONDS),
         "paceline.scheduler.standby-turns": f"{STANDBY_TURNS:,}",
+        "paceline.scheduler.task-peaks": "false",
         "paceline.scheduler.unread-timeout": _duration(UNREAD_SECONDS),
         "paceline.scheduler.worker-ends": "true",
         "paceline.security.unpickle": "true",

@@ -172,10 +172,12 @@ def seconds(value: Any, default: str = "seconds") -> float | None:
 
 
 def worker_plugins() -> dict[str, bytes]:
-    """Return name -> pickled plugin for all workers: ``WorkerEnd``, and that of a transfer."""
+    """Return name -> pickled plugin for all workers: those of settings, and that of a transfer."""
     plugins = {}
     if is_on("paceline.scheduler.worker-ends"):
-        plugins["paceline-worker-end"] = pickle.dumps(_WorkerEndSource())
+        plugins["paceline-worker-end"] = pickle.dumps(_PluginSource("worker_end", "WorkerEnd"))
+    if is_on("paceline.scheduler.task-peaks", default=False):
+        plugins["paceline-task-peaks"] = pickle.dumps(_PluginSource("task_peaks", "TaskPeaks"))
     if dask.config.get("paceline.transfer", None):
         from paceline.transfer.plugin import NAME, configured_transfer
 
@@ -183,13 +185,21 @@ def worker_plugins() -> dict[str, bytes]:
     return plugins
 
 
-class _WorkerEndSource:
-    """Pickled as source text, so that it becomes a ``WorkerEnd`` where paceline is missing.
+class _PluginSource:
+    """Pickled as source text, so that it becomes a worker plugin where paceline is missing.
 
     Unlike a pickle of the class, it does not depend on the Python version of the worker.
+
+    Args:
+        module: file name without suffix, in ``workers_compat``.
+        plugin: the name of its class.
     """
 
+    def __init__(self, module: str, plugin: str) -> None:
+        self._module = module
+        self._plugin = plugin
+
     def __reduce__(self) -> tuple[Any, ...]:
-        source = (Path(__file__).parents[1] / "worker_end.py").read_text(encoding="utf-8")
-        namespace = {"__name__": "paceline_worker_end", "source": source}
-        return eval, ("(exec(source), WorkerEnd())[1]", namespace)
+        source = (Path(__file__).parents[1] / f"{self._module}.py").read_text(encoding="utf-8")
+        namespace = {"__name__": f"paceline_{self._module}", "source": source}
+        return eval, (f"(exec(source), {self._plugin}())[1]", namespace)

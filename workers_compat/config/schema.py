@@ -287,6 +287,11 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
         COUNT,
         "Turns of the core after which a [durable](durability.md) scheduler forks a new standby.",
     ),
+    "paceline.scheduler.task-peaks": (
+        BOOL,
+        "Whether workers receive a plugin that measures what running tasks "
+        "[take in memory](memory.md#what-is-expected).",
+    ),
     "paceline.scheduler.unread-timeout": (
         DURATION,
         "Time for which a worker may read nothing of the messages that wait for it, before its "

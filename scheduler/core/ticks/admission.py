@@ -22,6 +22,9 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
+#: Metric of workers whose plugin ``workers_compat/task_peaks.py`` measures what tasks take: name of
+#: a prefix -> bytes, or None.
+PEAKS = "task_peaks"
 #: The memory of a worker without tasks is that of the idle process if its results have changed by
 #: at most this share of the limit since the last heartbeat.
 STEADY = 0.01
@@ -33,6 +36,7 @@ EXCESS = 0.1
 def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, Any]) -> None:
     """Update what the process and the tasks of `ws` use, from the `metrics` of a heartbeat."""
     limit = limit_nbytes(state, ws)
+    _add_measured_peaks(state, metrics.get(PEAKS))
     process = int(metrics.get("memory", 0))
     if process:
         managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
@@ -43,7 +47,8 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
         if ws.idle_nbytes < 0:
             ws.idle_nbytes = unmanaged
         elif ws.executing:
-            _learn_peak(ws, float(unmanaged - ws.idle_nbytes - change))
+            if PEAKS not in metrics:
+                _learn_peak(ws, float(unmanaged - ws.idle_nbytes - change))
         elif not ws.processing and change <= STEADY * limit:
             ws.idle_nbytes = unmanaged
     ws.watched_nbytes = watched_nbytes(state, ws)
@@ -59,6 +64,15 @@ def _add_size(state: SchedulerState, ws: WorkerState) -> None:
     nbytes = usable_nbytes(state, ws)
     state.admission.smallest_nbytes = min(state.admission.smallest_nbytes, nbytes)
     state.admission.largest_nbytes = max(state.admission.largest_nbytes, nbytes)
+
+
+def _add_measured_peaks(state: SchedulerState, peaks: object) -> None:
+    """Add what tasks of each prefix took at most since the last heartbeat."""
+    if isinstance(peaks, dict):
+        for name, nbytes in peaks.items():
+            prefix = state.task_prefixes.get(name)
+            if prefix is not None and isinstance(nbytes, int) and nbytes > 0:
+                prefix.memory.add_peak(float(nbytes))
 
 
 def _learn_peak(ws: WorkerState, nbytes: float) -> None:

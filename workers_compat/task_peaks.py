@@ -1,0 +1,99 @@
+"""``TaskPeaks``, a plugin for stock workers that measures what running tasks take in memory.
+
+Workers receive the source of this module with their registration, because paceline need not be
+installed there. So it imports only the standard library, dask and distributed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from dask.utils import key_split
+from distributed.diagnostics.plugin import WorkerPlugin
+
+#: In ``/proc/self/status``: the largest memory since the last reset, and that of now, in KiB.
+_MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\s*VmRSS:\s*(\d+) kB")
+#: States of tasks that run, or that run although they were cancelled.
+_RUNNING = {"executing", "long-running", "cancelled", "resumed"}
+
+
+class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
+    """Worker plugin that adds the metric ``task_peaks``: prefix -> bytes that a running task took.
+
+    Linux keeps the largest memory of a process until it is reset. The plugin reads and resets it
+    whenever the tasks that run change. What exceeds results and the idle process is what these
+    tasks took. It is divided by their number, so it is exact for a task that runs alone. The metric
+    contains the maxima since the last heartbeat. On other systems there is no metric.
+    """
+
+    name = "paceline-task-peaks"
+
+    def setup(self, worker: Any) -> None:
+        """Add the metric; called by the worker."""
+        self._worker = worker
+        self._peaks: dict[str, int] = {}
+        self._running: list[str] = []
+        self._idle_nbytes = self._results_nbytes = 0
+        self._files = contextlib.ExitStack()
+        try:
+            self._status: Any = open("/proc/self/status", "rb", buffering=0)  # noqa: SIM115
+            self._files.callback(self._status.close)
+            self._clear: Any = open("/proc/self/clear_refs", "wb", buffering=0)  # noqa: SIM115
+            self._files.callback(self._clear.close)
+            self._reset()
+        except OSError:
+            self._files.close()
+        else:
+            worker.metrics.setdefault("task_peaks", self._reported)
+
+    def teardown(self, worker: Any) -> None:
+        """Remove the metric; called by the worker."""
+        if worker.metrics.get("task_peaks") == self._reported:
+            del worker.metrics["task_peaks"]
+        self._files.close()
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Measure what ran until now; called by the worker."""
+        if self._status.closed or not {start, finish} & _RUNNING:
+            return
+        state = self._worker.state
+        result = state.tasks[key].nbytes or 0 if finish == "memory" and key in state.tasks else 0
+        process = self._measure(result)
+        self._reset()
+        self._results_nbytes = self._results()
+        if not self._running:
+            self._idle_nbytes = max(0, process - self._results_nbytes)
+        self._running = [key_split(ts.key) for ts in (*state.executing, *state.long_running)]
+
+    def _measure(self, new_nbytes: int = 0) -> int:
+        """Update the peaks of the tasks that run. Return the memory of the process in bytes.
+
+        ``new_nbytes`` is the size of the result of one of them, if it is in memory already.
+        """
+        self._status.seek(0)
+        found = _MEMORY.search(self._status.read())
+        assert found is not None
+        peak, process = (int(each) * 1024 for each in found.groups())
+        if self._running:
+            results = max(self._results_nbytes, self._results() - new_nbytes)
+            each = max(0, peak - results - self._idle_nbytes) // len(self._running)
+            for prefix in self._running:
+                self._peaks[prefix] = max(each, self._peaks.get(prefix, 0))
+        return process
+
+    def _results(self) -> int:
+        """Return the size of the results in memory, and of those that are being received."""
+        state = self._worker.state
+        spilled = getattr(self._worker.data, "spilled_total", (0, 0))[0]
+        return int(state.nbytes - spilled + state.transfer_incoming_bytes)
+
+    def _reset(self) -> None:
+        """Let the kernel measure from now on."""
+        self._clear.write(b"5")
+
+    def _reported(self, worker: Any) -> dict[str, int] | None:
+        self._measure()
+        peaks, self._peaks = self._peaks, {}
+        return peaks or None
