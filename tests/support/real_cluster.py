@@ -216,7 +216,7 @@ class Cluster:
         on = self.hosts[(len(self.processes) - 1) % len(self.hosts)] if self.hosts else None
         command += ["--no-dashboard", "--host", on.address if on else self.host]
         command += ["--memory-limit", "0", "--death-timeout", "60"]
-        command += ["--local-directory", str(self.folder / "work"), *self.worker_options]
+        command += ["--local-directory", str(self.folder / "work" / name), *self.worker_options]
         started = on.command(command) if on else command
         process = start_process(name, started, self.folder, env=self.config)
         process.whole_group = on is not None
