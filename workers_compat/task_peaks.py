@@ -37,30 +37,31 @@ class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         self._running: list[str] = []
         self._idle_nbytes = self._results_nbytes = 0
         self._files = contextlib.ExitStack()
-        try:
+        self._is_measuring = False
+        with contextlib.suppress(OSError):
             self._status: Any = open("/proc/self/status", "rb", buffering=0)  # noqa: SIM115
             self._files.callback(self._status.close)
             self._clear: Any = open("/proc/self/clear_refs", "wb", buffering=0)  # noqa: SIM115
             self._files.callback(self._clear.close)
             self._reset()
-        except OSError:
-            self._files.close()
-        else:
             worker.metrics.setdefault("task_peaks", self._reported)
+            self._is_measuring = True
 
     def teardown(self, worker: Any) -> None:
         """Remove the metric; called by the worker."""
         if worker.metrics.get("task_peaks") == self._reported:
             del worker.metrics["task_peaks"]
+        self._is_measuring = False
         self._files.close()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Measure what ran until now; called by the worker."""
-        if self._status.closed or not {start, finish} & _RUNNING:
+        if not self._is_measuring or not {start, finish} & _RUNNING:
             return
         state = self._worker.state
-        result = state.tasks[key].nbytes or 0 if finish == "memory" and key in state.tasks else 0
-        process = self._measure(result)
+        ts = state.tasks.get(key)
+        has_result = finish == "memory" and ts is not None
+        process = self._measure(new_nbytes=ts.nbytes or 0 if has_result else 0)
         self._reset()
         self._results_nbytes = self._results()
         if not self._running:

@@ -7,9 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from distributed import wait
+from distributed import Client, Worker, wait
+from paceline.scheduler.server.scheduler import Scheduler
+from paceline.workers_compat import task_peaks
 
 from tests.support.real_cluster import IMPORTABLE, Cluster, scheduler_command
 
@@ -70,3 +73,18 @@ def test_tasks_that_run_at_a_time_share_what_they_take(client: Any) -> None:
     both = client.map(take, [100 * MB, 100 * MB + 1], seconds=0.5)
     assert sum(client.gather(both)) == 200 * MB + 1
     assert 95 * MB < peak_of(client, "take") < 120 * MB
+
+
+async def test_nothing_is_measured_without_the_files_of_linux(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task_peaks, "open", Mock(side_effect=FileNotFoundError), raising=False)
+    async with (
+        Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler,
+        Worker(scheduler.address, nthreads=1, dashboard_address=None) as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        await worker.plugin_add(task_peaks.TaskPeaks())
+        assert await client.submit(idle, b"x") == 1
+        assert "task_peaks" not in worker.metrics
+    assert "failed with exception" not in caplog.text
