@@ -126,14 +126,18 @@ def _read_only(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise TypeError("read-only: change it with the methods of the scheduler")
 
 
+def _as_dict(self: Any) -> Any:
+    """Return how to pickle a mapping as a dict."""
+    return dict, (dict(self),)
+
+
 class ReadOnlyDict(dict[Any, Any]):
     """A copy of a dict of the scheduler. Changes of it, which would have no effect, are errors."""
 
     __delitem__ = __ior__ = __setitem__ = _read_only
     clear = pop = popitem = setdefault = update = _read_only
 
-    def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+    __reduce__ = _as_dict
 
 
 class AnnotationsProxy(dict[Any, Any]):
@@ -148,8 +152,7 @@ class AnnotationsProxy(dict[Any, Any]):
         super().__init__(values)
         self.task = task
 
-    def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+    __reduce__ = _as_dict
 
     __delitem__ = _write_after("__delitem__")
     __ior__ = _write_after("__ior__")
@@ -329,8 +332,7 @@ class Views(Mapping[Any, Any]):
     def __repr__(self) -> str:
         return repr(dict(self._items))
 
-    def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+    __reduce__ = _as_dict
 
 
 class SortedViews(Views):
