@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from html import unescape
 
 import pytest
@@ -35,12 +34,13 @@ def facts(**more):
     return ReportFacts(10.0, 13.0, **{**values, **more})
 
 
-def test_summary():
+def test_summary(monkeypatch):
+    for clock in ("time.time", "distributed.scheduler.time"):  # drawing may take long
+        monkeypatch.setattr(clock, lambda: 100.0)
     bob = {"tcp://127.0.0.1:2": {"name": "bob", "nthreads": 2, "memory_limit": 2**29}}
     workers = {**facts().workers, **bob}
     page = unescape(draw(facts(code="if a < b:\n    pass", workers=workers)))
-    assert re.search(r"Duration: 3\.\d\d s", page)  # with the time until it is drawn
-    for part in ("number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
+    for part in ("Duration: 3.00 s", "number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
         assert part in page
     assert "if a &lt; b:" in page
 
