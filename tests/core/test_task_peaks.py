@@ -1,4 +1,4 @@
-"""What tasks took in memory, as workers with the plugin measured it, in place of heartbeats' memory."""
+"""Peaks that a plugin in workers measures replace those that are learned from heartbeats."""
 
 from __future__ import annotations
 
