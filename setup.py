@@ -41,6 +41,7 @@ COMPILED = (
     "scheduler/server/comm/transport.py",
     "scheduler/server/driver.py",
     "scheduler/server/driver_futures.py",
+    "scheduler/server/durable/channel/progress.py",
     "scheduler/server/durable/log/durable_comm.py",
     "scheduler/server/durable/log/recorder.py",
     "scheduler/server/durable/log/segments.py",
