@@ -116,6 +116,7 @@ class Peer:
         self.connection.become_stream(kind)
         self.comm.is_stream = True
         self.server.recorder.stream(self.comm.number, kind, name)
+        logger.info("Starting established connection to %s", self.address)
 
     def admit(self) -> None:
         """Accept messages of full size. Large ones are received into files."""

@@ -70,7 +70,6 @@ class Stream(EventHandler, ABC):
         self._n_undecoded = 0
         self._connection_lost = False
         self._buffer = buffer
-        logger.info("Starting established connection to %s", peer.address)
 
     # called by the driver
 
@@ -344,7 +343,6 @@ class WorkerStream(Stream):
         super().__init__(peer, name, SlowWorkerBuffer())
         self._is_backpressured = False
         self._unread_timer = UnreadTimer(lambda: peer.comm.unwritten_nbytes, self._unread_timeout)
-        logger.info("Starting worker compute stream, %s", name)
         self._driver.worker_streams[name] = self
 
     def handle_late(self, messages: list[Any]) -> None:

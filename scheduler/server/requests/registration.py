@@ -50,6 +50,7 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
         "worker-plugins": dict(server.request_state.worker_plugins),
     }
     peer.send({**reply, **warning})
+    logger.info("Starting worker compute stream, %s", address)
     peer.become_stream("worker", address)
     peer.handler = WorkerStream(peer, address)
     joined = stimuli.WorkerJoined(address, addresses.address_host(address), request)
