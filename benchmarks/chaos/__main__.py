@@ -25,11 +25,17 @@ from . import workloads
 JOIN_SECONDS = 300
 #: Time after which released tasks must be forgotten.
 SETTLE_SECONDS = 2
+#: Interval of the checks whether a renewed scheduler process is there, seconds.
+RENEWAL_POLL_SECONDS = 0.01
 
 
-def scheduler_pid(folder: Path) -> int:
-    """Return the id of the scheduler process, not of its keeper."""
-    return int((folder / "scheduler.pid").read_text())
+def kill_scheduler(folder: Path) -> None:
+    """Kill the scheduler process, not its keeper. If it is being renewed, wait for the next one."""
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int((folder / "scheduler.pid").read_text()), signal.SIGKILL)
+            return
+        time.sleep(RENEWAL_POLL_SECONDS)
 
 
 def compute_until_killed(
@@ -51,7 +57,7 @@ def compute_until_killed(
     choice = random.Random(options.seed)
     for _ in range(options.kills):
         time.sleep(options.interval * choice.uniform(0.5, 1.5))
-        os.kill(scheduler_pid(log), signal.SIGKILL)
+        kill_scheduler(log)
     ended.set()
     for thread in threads:
         thread.join(JOIN_SECONDS)

@@ -14,10 +14,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import random
 import shlex
-import signal
 import sys
 import tempfile
 import threading
@@ -33,7 +31,7 @@ from distributed.core import send_recv
 
 from ..graphs import SHAPES
 from ..per_task import PACELINE, START_TIMEOUT_SECONDS, running_scheduler, zero_workers
-from .__main__ import scheduler_pid
+from .__main__ import kill_scheduler
 
 #: Connections on which a reply is requested after each kill.
 N_PROBES = 20
@@ -69,7 +67,7 @@ async def silences(address: str, folder: Path, options: argparse.Namespace) -> l
 
     for _ in range(options.kills):
         await asyncio.sleep(options.interval * choice.uniform(0.5, 1.5))
-        os.kill(scheduler_pid(folder), signal.SIGKILL)
+        kill_scheduler(folder)
         killed = time.monotonic()
         found.append(await asyncio.gather(*(reply_seconds(comm, killed) for comm in comms)))
     for comm in comms:
