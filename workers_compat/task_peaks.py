@@ -38,12 +38,11 @@ class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         self._idle_nbytes = self._results_nbytes = 0
         self._files = contextlib.ExitStack()
         self._is_measuring = False
-        with contextlib.suppress(OSError):
-            self._status: Any = open("/proc/self/status", "rb", buffering=0)  # noqa: SIM115
-            self._files.callback(self._status.close)
-            self._clear: Any = open("/proc/self/clear_refs", "wb", buffering=0)  # noqa: SIM115
-            self._files.callback(self._clear.close)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as files:
+            self._status: Any = files.enter_context(open("/proc/self/status", "rb", buffering=0))
+            self._clear: Any = files.enter_context(open("/proc/self/clear_refs", "wb", buffering=0))
             self._reset()
+            self._files = files.pop_all()
             worker.metrics.setdefault("task_peaks", self._reported)
             self._is_measuring = True
 
