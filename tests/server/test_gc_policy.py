@@ -123,6 +123,21 @@ def test_full_collection_when_idle(policy: GcPolicy, monkeypatch: Any) -> None:
     assert policy.seconds == seconds
 
 
+def test_full_collection_is_skipped_if_few_objects_were_frozen(
+    policy: GcPolicy, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(gc_policy, "FULL_COLLECT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(gc_policy, "FULL_COLLECT_MAX_OBJECTS", 10**9)
+    collections = []
+    for _ in range(2):  # the first one is made in any case
+        alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
+        policy.after_flush(n_tasks=0)
+        del alive
+        policy.on_tick(n_tasks=0, n_stimuli=0)
+        collections.append(GIVEN_BACK.call_count)
+    assert collections == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("interval", "n_stimuli"),
     [("OLD_COLLECT_INTERVAL_SECONDS", 1), ("OLD_COLLECT_BUSY_INTERVAL_SECONDS", 10_000)],

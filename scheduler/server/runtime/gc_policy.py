@@ -46,8 +46,8 @@ COLLECTED_OF_YOUNG_MIN = 8
 FULL_COLLECT_MAX_OBJECTS = 400_000
 #: Time between full collections, seconds.
 FULL_COLLECT_INTERVAL_SECONDS = 600.0
-#: A full collection, except the first one, is skipped if fewer objects than this are frozen that
-#: were not after the one before.
+#: A full collection is skipped if the number of frozen objects has grown by less than this since
+#: the last one. The first one is not skipped.
 FULL_COLLECT_MIN_FROZEN = 5_000
 #: Time between collections of objects that are not frozen, seconds.
 OLD_COLLECT_INTERVAL_SECONDS = 60.0
@@ -77,7 +77,8 @@ class GcPolicy:
         self._collect_every = 1
         self._uncollected = 0
         self._last_full = self._last_old = time.perf_counter()
-        self._n_frozen_alive = 0  # not counted yet: that takes 0.1 s in a process just forked
+        # not counted at the start, because that takes 0.1 s in a process that was just forked
+        self._n_frozen_alive = 0
         self._n_stimuli = 0
         self._dirty = self._frozen_since_full = self._worked = False
         self._rests_from = time.perf_counter()
