@@ -88,8 +88,9 @@ class LoadBuckets(Generic[T]):
 
     def discard(self, item: T) -> None:
         """Remove `item` if present."""
-        old = self.loads.pop(item, None)
+        old = self.loads.get(item)
         if old is not None:
+            del self.loads[item]
             self._take_out(item, old)
 
     def _take_out(self, item: T, load: float) -> None:
@@ -151,11 +152,13 @@ class PriorityQueue(Generic[T]):
 
     def discard(self, item: T) -> bool:
         """Remove `item` if present. Return whether it was."""
-        entry = self.members.pop(item, None)
+        entry = self.members.get(item)
         if entry is None:
             return False
+        del self.members[item]
         run = self._run
         if run and run[0] is entry:
+            run.popleft()
             while run and not self._is_live(run[0]):
                 run.popleft()
         else:

@@ -179,7 +179,7 @@ class ShareGroup:
         """Return whether it is the turn of this group before that of `other`."""
         if self.priority_class != other.priority_class:
             return self.priority_class > other.priority_class
-        return self.usage_per_weight < other.usage_per_weight
+        return self.usage * other.weight < other.usage * self.weight
 
     def enter_worker(self, ws: Any) -> None:
         """Count a task on `ws` for the cap of threads."""
