@@ -26,7 +26,7 @@ def fill_slots(turn: Turn) -> None:
         if choice is None:
             if had_slots:
                 queued.may_move = False
-            if not queued.may_move and not queued.move_timer and queued.has_near():
+            if not queued.may_move and not queued.move_timer and queued.near:
                 when = turn.now + fairness.MOVE_INTERVAL_SECONDS
                 queued.move_timer = turn.call_at(when, move_held_tasks)
             return

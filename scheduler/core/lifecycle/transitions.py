@@ -211,12 +211,14 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
         steps.set_unrunnable(turn, ts)
         return
     accounting.check_result_size(state, ts.group.prefix.memory)
-    if _is_held(state, ts):
-        steps.hold(turn, ts)
-        return
     shares = state.shares
     ws: WorkerState | None
-    if placement.is_rootish(state, ts):
+    if _is_held(state, ts):
+        ws = fairness.starts_at_once(state, ts)
+        if ws is None:
+            steps.hold(turn, ts)
+            return
+    elif placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
             ws = coassignment.place_rootish(state, ts, recs)
             if ws is None:

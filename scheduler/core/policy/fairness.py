@@ -18,7 +18,12 @@ from paceline.scheduler.core.state.estimates import data_nbytes, expected_durati
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
-from paceline.scheduler.core.state.workers.loads import has_free_slot, is_available, usable_threads
+from paceline.scheduler.core.state.workers.loads import (
+    has_free_slot,
+    is_available,
+    taken_slots,
+    usable_threads,
+)
 
 from . import admission, coassignment, placement, worker_ends
 
@@ -33,6 +38,14 @@ MOVE_INTERVAL_SECONDS = 0.1
 
 #: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
 SLACK_SECONDS: Final = 0.5
+
+#: Seconds of the whole cluster by which a group may be ahead of the others and still send its ready
+#: tasks at once.
+LEAD_SECONDS: Final = 0.01
+#: A worker without a free slot is sent such tasks too, up to this many tasks per thread, while all
+#: are expected to end within this many seconds.
+AHEAD_TASKS: Final = 10
+AHEAD_SECONDS: Final = 0.005
 
 #: The restrictions of a task without restrictions.
 NO_RESTRICTIONS: Final = ((), (), (), False, ())
@@ -55,6 +68,43 @@ def place_of(state: SchedulerState, ts: TaskState) -> Place:
     if not ts.dependencies or ts.actor or placement.is_rootish(state, ts):
         return state.queued.claims.pop(ts, None)
     return _main_holder(state, ts)
+
+
+def starts_at_once(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the worker that the ready task `ts` is sent to without being held, or None.
+
+    That is the worker that has its data, if it has a free slot or tasks that end very soon, unless
+    the queue would send another task of its share group first or the group is ahead of the others
+    by ``LEAD_SECONDS``. With short tasks, holding each of them would cost as much as sending it.
+    """
+    shares, share = state.shares, ts.account.share
+    if share.is_capped or shares.has_user_priorities or not ts.dependencies or ts.actor:
+        return None
+    if state.admission.is_short or state.worker_ends.workers or ts.details is not None:
+        return None
+    if ts.account.client not in state.clients or placement.is_rootish(state, ts):
+        return None
+    ws = _main_holder(state, ts)
+    if ws is None or not _is_free_soon(state, ws) or not state.queued.is_first_for(ws, ts):
+        return None
+    usage = share.usage - LEAD_SECONDS * state.total_nthreads * shares.scale
+    for queue in state.queued.waiting:
+        other = queue.share
+        if other.priority_class > share.priority_class:
+            return None
+        if other.priority_class == share.priority_class:
+            if usage > other.usage_per_weight * share.weight:
+                return None
+    return ws
+
+
+def _is_free_soon(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether `ws` has a free slot, or tasks that end very soon."""
+    if has_free_slot(ws):
+        return True
+    if not is_available(ws) or taken_slots(ws) >= AHEAD_TASKS * ws.nthreads:
+        return False
+    return occupancy(state, ws) < AHEAD_SECONDS
 
 
 def restrictions_of(ts: TaskState) -> tuple[Any, Any, Any, bool, Any]:
@@ -86,6 +136,9 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 
     Of several, return one with a free slot.
     """
+    if len(ts.dependencies) == 1 and len(ts.dependencies[0].who_has) == 1:
+        (ws,) = ts.dependencies[0].who_has
+        return ws if ws in state.running else None
     state.loads.refresh_slots()
     free = state.loads.idle_task_count.loads
     local: dict[WorkerState, int] = {}
@@ -116,8 +169,11 @@ def next_task(state: SchedulerState) -> Choice | None:
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
+    is_alone = len(queued.waiting) == 1
+    if not (is_alone or queued.may_move or state.shares.has_classes):
+        if not queued.may_leave_for(state.loads.idle_task_count.loads):
+            return None
     queues = queued.in_turn()
-    is_alone = len(queues) == 1
     choice = _choose(state, queues[0], least, is_alone)
     if choice is not None or is_alone:
         return choice

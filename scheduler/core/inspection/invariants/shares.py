@@ -42,6 +42,10 @@ def _check_groups(state: SchedulerState) -> None:
         if share.max_tasks >= 0:
             n_tasks = n + extra
             assert n_tasks <= max(share.max_tasks, share.tasks_over), f"{share!r}: {n_tasks=}"
+    n_near = Counter(
+        ws for q in state.queued.waiting for ws, tasks in q.near.items() for _ in tasks
+    )
+    assert state.queued.near == n_near, f"counts {state.queued.near} tasks near workers"
     for ts, ws in state.queued.claims.items():
         assert ws in state.running, f"{ts!r} is claimed by {ws!r}, which is not running"
         assert state.tasks.get(ts.key) is ts, f"{ts!r} is claimed, and was forgotten"

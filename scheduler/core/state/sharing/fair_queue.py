@@ -52,15 +52,17 @@ class ShareQueue:
         else:
             _add(self.restricted, place, ts)
 
-    def unhold(self, ts: TaskState) -> None:
-        """Remove `ts`, which is held."""
-        place = self.places.pop(ts)
+    def unhold(self, ts: TaskState) -> Place:
+        """Remove `ts`, which is held. Return what it waited for."""
+        place = self.places[ts]
+        del self.places[ts]
         if place is None:
             self.anywhere.discard(ts)
         elif isinstance(place, WorkerState):
             _discard(self.near, place, ts)
         else:
             _discard(self.restricted, place, ts)
+        return place
 
     def enter_batch(self, ts: TaskState, ws: WorkerState) -> None:
         """Add `ts` to the batch of `ws`, or move it there from the roots."""
@@ -70,6 +72,10 @@ class ShareQueue:
     def leave_batch(self, ts: TaskState, ws: WorkerState | None) -> bool:
         """Remove `ts` from the batch of `ws`. Return whether it was there."""
         return ws is not None and ws in self.batches and _discard(self.batches, ws, ts)
+
+    def has_only_near(self) -> bool:
+        """Return whether all tasks wait for slots of the workers that have their data."""
+        return not (self.roots.members or self.anywhere.members or self.batches or self.restricted)
 
     def queues(self) -> list[PriorityQueue[TaskState]]:
         """Return all queues of the group, in a fixed order."""
@@ -110,6 +116,7 @@ class FairQueue:
     Attributes:
         queues: share group -> ShareQueue.
         waiting: those that are not empty, as ``in_turn`` sorted them last, later ones at the end.
+        near: worker -> number of held tasks of all groups most of whose data it has.
         claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
         may_move: whether tasks near their data may be sent to other workers now.
         move_timer: number of the timer that sets `may_move`; 0 if there is none.
@@ -119,6 +126,7 @@ class FairQueue:
         self._shares = shares
         self.queues: dict[ShareGroup, ShareQueue] = {}
         self.waiting: list[ShareQueue] = []
+        self.near: dict[WorkerState, int] = {}
         self.claims: dict[TaskState, WorkerState] = {}
         self.may_move = False
         self.move_timer = 0
@@ -134,9 +142,7 @@ class FairQueue:
         return queue
 
     def add(self, ts: TaskState) -> None:
-        """Add the root-ish task `ts` unless present."""
-        if ts in self:
-            return
+        """Add the root-ish task `ts`, which is not present."""
         queue = self._enter(ts)
         ws = self.claims.get(ts)
         if ws is None:
@@ -149,8 +155,8 @@ class FairQueue:
         queue = self.queues.get(ts.account.share)
         if queue is not None and ts in queue.places:
             if queue.places[ts] is None:
-                queue.unhold(ts)
-                queue.hold(ts, ws)
+                self._unhold(queue, ts)
+                self._hold(queue, ts, ws)
             return
         if queue is not None and ts in queue.roots.members:
             queue.enter_batch(ts, ws)
@@ -166,10 +172,23 @@ class FairQueue:
             del self.claims[ts]
 
     def hold(self, ts: TaskState, place: Place) -> None:
-        """Add `ts`, which is held until it is its turn at `place`, unless present."""
-        if ts not in self:
-            self._enter(ts).hold(ts, place)
-            ts.account.share.n_held += 1
+        """Add `ts`, which is not present and is held until it is its turn at `place`."""
+        self._hold(self._enter(ts), ts, place)
+        ts.account.share.n_held += 1
+
+    def _hold(self, queue: ShareQueue, ts: TaskState, place: Place) -> None:
+        queue.hold(ts, place)
+        if isinstance(place, WorkerState):
+            self.near[place] = self.near.get(place, 0) + 1
+
+    def _unhold(self, queue: ShareQueue, ts: TaskState) -> None:
+        place = queue.unhold(ts)
+        if isinstance(place, WorkerState):
+            n = self.near[place] - 1
+            if n:
+                self.near[place] = n
+            else:
+                del self.near[place]
 
     def discard(self, ts: TaskState) -> None:
         """Remove `ts` if present."""
@@ -179,7 +198,7 @@ class FairQueue:
         if queue is None:
             return
         if ts in queue.places:
-            queue.unhold(ts)
+            self._unhold(queue, ts)
             share.n_held -= 1
             if not share.n_held:
                 share.is_draining = False
@@ -210,9 +229,12 @@ class FairQueue:
                 queues[place] = queue
         return queues
 
-    def has_near(self) -> bool:
-        """Return whether any task is held for a slot of the worker that has its data."""
-        return any(queue.near for queue in self.waiting)
+    def may_leave_for(self, workers: dict[WorkerState, float]) -> bool:
+        """Return whether any task waits for a slot of one of `workers`, or for any slot."""
+        for queue in self.waiting:
+            if not queue.has_only_near():
+                return True
+        return any(ws in self.near for ws in workers)
 
     def is_held(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued because of its share group."""
@@ -222,6 +244,20 @@ class FairQueue:
     def held_of(self, prefix: TaskPrefix) -> list[TaskState]:
         """Return the held tasks of `prefix`."""
         return [ts for queue in self.waiting for ts in queue.places if ts.group.prefix is prefix]
+
+    def is_first_for(self, ws: WorkerState, ts: TaskState) -> bool:
+        """Return whether no task of the group of `ts` would be sent to `ws` before `ts`."""
+        share = ts.account.share
+        if not share.n_queued:
+            return True
+        queue = self.queues[share]
+        if queue.batches or queue.restricted:
+            return False
+        for heap in (queue.roots, queue.anywhere, queue.near.get(ws)):
+            first = None if heap is None else heap.peek()
+            if first is not None and _priority(first) < ts.priority:
+                return False
+        return True
 
     def is_unclaimed(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued, and neither in a batch nor waiting for a place."""
