@@ -6,6 +6,9 @@ given to tasks whose data is on that worker, before tasks whose data is elsewher
 if they would start sooner and no group whose turn is soon has a task for the slot. While several
 groups of one class wait, such tasks are searched for once per ``MOVE_INTERVAL_SECONDS``. Tasks of a
 higher user priority never wait for those of a lower one.
+
+Most short tasks do not enter the queue, even while several groups have work: see
+``starts_at_once``.
 """
 
 from __future__ import annotations
@@ -171,7 +174,7 @@ def next_task(state: SchedulerState) -> Choice | None:
         return None
     is_alone = len(queued.waiting) == 1
     if not (is_alone or queued.may_move or state.shares.has_classes):
-        if not queued.may_leave_for(state.loads.idle_task_count.loads):
+        if not queued.has_task_for(state.loads.idle_task_count.loads):
             return None
     queues = queued.in_turn()
     choice = _choose(state, queues[0], least, is_alone)

@@ -45,7 +45,7 @@ def _check_groups(state: SchedulerState) -> None:
     n_near = Counter(
         ws for q in state.queued.waiting for ws, tasks in q.near.items() for _ in tasks
     )
-    assert state.queued.near == n_near, f"counts {state.queued.near} tasks near workers"
+    assert state.queued.near == n_near, f"the queue counts {state.queued.near}, not {n_near}"
     for ts, ws in state.queued.claims.items():
         assert ws in state.running, f"{ts!r} is claimed by {ws!r}, which is not running"
         assert state.tasks.get(ts.key) is ts, f"{ts!r} is claimed, and was forgotten"

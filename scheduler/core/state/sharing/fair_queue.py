@@ -229,8 +229,8 @@ class FairQueue:
                 queues[place] = queue
         return queues
 
-    def may_leave_for(self, workers: dict[WorkerState, float]) -> bool:
-        """Return whether any task waits for a slot of one of `workers`, or for any slot."""
+    def has_task_for(self, workers: dict[WorkerState, float]) -> bool:
+        """Return whether any task may go to one of `workers`; restrictions are not examined."""
         for queue in self.waiting:
             if not queue.has_only_near():
                 return True
