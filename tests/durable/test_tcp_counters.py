@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from paceline.scheduler.server.durable.recovery import tcp_counters
 from paceline.scheduler.server.durable.recovery.tcp_counters import Transferred, transferred
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts these bytes")
@@ -57,6 +58,24 @@ def test_written_bytes_include_those_that_the_peer_has_not_received(pair: Pair) 
     while received < sent:
         received += len(theirs.recv(1_000_000))
     assert eventually(ours, Transferred(0, sent))
+
+
+def test_data_that_arrives_meanwhile_is_not_counted_as_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair
+    arriving = [b"x" * 100, b"y" * 200]
+    queued = tcp_counters._queued
+
+    def queued_after_arrival(sock: socket.socket, request: int) -> int:
+        if arriving:
+            theirs.sendall(arriving.pop())
+            ours.recv(1000, socket.MSG_PEEK)
+        return queued(sock, request)
+
+    monkeypatch.setattr(tcp_counters, "_queued", queued_after_arrival)
+    assert transferred(ours) == (0, 0)
+    assert arriving == []
 
 
 def test_end_of_the_peer_is_not_counted(pair: Pair) -> None:

@@ -31,20 +31,38 @@ class Transferred(NamedTuple):
 
 
 def transferred(sock: socket.socket) -> Transferred:
-    """Return the counters of a connected TCP socket.
+    """Return the counters of a connected TCP socket, from which no process reads at present.
+
+    The queues are read between two equal readings of what arrived and was acknowledged, because
+    segments may arrive in between.
 
     Raises:
         OSError: the kernel does not know them.
     """
+    info = _info(sock)
+    while True:
+        unread, unacknowledged = _queued(sock, _UNREAD), _queued(sock, _UNACKNOWLEDGED)
+        earlier, info = info, _info(sock)
+        if info == earlier:
+            return Transferred(
+                info.received - info.peer_has_ended - unread, info.acknowledged + unacknowledged
+            )
+
+
+class _Info(NamedTuple):
+    """Bytes that were acknowledged and received, and whether the peer has ended."""
+
+    acknowledged: int
+    received: int
+    peer_has_ended: bool
+
+
+def _info(sock: socket.socket) -> _Info:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
     if len(info) < _COUNTERS_AT + _COUNTERS.size:
         raise OSError("the kernel does not count the bytes of TCP connections")
     acknowledged, received = _COUNTERS.unpack_from(info, _COUNTERS_AT)
-    ended = info[0] in _PEER_HAS_ENDED
-    return Transferred(
-        received - ended - _queued(sock, _UNREAD),
-        acknowledged + _queued(sock, _UNACKNOWLEDGED),
-    )
+    return _Info(acknowledged, received, info[0] in _PEER_HAS_ENDED)
 
 
 def _queued(sock: socket.socket, request: int) -> int:
