@@ -214,10 +214,11 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     shares = state.shares
     ws: WorkerState | None
     if _is_held(state, ts):
-        ws = fairness.starts_at_once(state, ts)
+        ws = fairness.immediate_worker(state, ts)
         if ws is None:
             steps.hold(turn, ts)
             return
+        state.queued.count_early(ws)
     elif placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
             ws = coassignment.place_rootish(state, ts, recs)
@@ -277,7 +278,7 @@ def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: 
         _dispatch(turn, ts, ws, recs)
         if state.queued.is_unclaimed(ts):
             coassignment.claim(state, ts, ws, recs)
-        state.queued.discard(ts)
+        state.queued.sent(ts, ws)
 
 
 def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:

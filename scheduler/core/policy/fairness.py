@@ -7,8 +7,8 @@ if they would start sooner and no group whose turn is soon has a task for the sl
 groups of one class wait, such tasks are searched for once per ``MOVE_INTERVAL_SECONDS``. Tasks of a
 higher user priority never wait for those of a lower one.
 
-Most short tasks do not enter the queue, even while several groups have work: see
-``starts_at_once``.
+Most short tasks that use a result do not enter the queue, even while several groups have work: see
+``immediate_worker``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.workers.loads import (
     has_free_slot,
@@ -46,7 +47,8 @@ SLACK_SECONDS: Final = 0.5
 #: tasks at once.
 LEAD_SECONDS: Final = 0.01
 #: A worker without a free slot is sent such tasks too, up to this many tasks per thread, while all
-#: are expected to end within this many seconds.
+#: are expected to end within this many seconds. No more are sent at once before a queued task is
+#: sent there, because usage does not grow with tasks that take no time.
 AHEAD_TASKS: Final = 10
 AHEAD_SECONDS: Final = 0.005
 
@@ -73,7 +75,7 @@ def place_of(state: SchedulerState, ts: TaskState) -> Place:
     return _main_holder(state, ts)
 
 
-def starts_at_once(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+def immediate_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker that the ready task `ts` is sent to without being held, or None.
 
     That is the worker that has its data, if it has a free slot or tasks that end very soon, unless
@@ -88,26 +90,41 @@ def starts_at_once(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     if ts.account.client not in state.clients or placement.is_rootish(state, ts):
         return None
     ws = _main_holder(state, ts)
-    if ws is None or not _is_free_soon(state, ws) or not state.queued.is_first_for(ws, ts):
+    if ws is None or not _accepts_at_once(state, ws, ts):
         return None
-    usage = share.usage - LEAD_SECONDS * state.total_nthreads * shares.scale
     for queue in state.queued.waiting:
         other = queue.share
         if other.priority_class > share.priority_class:
             return None
         if other.priority_class == share.priority_class:
-            if usage > other.usage_per_weight * share.weight:
+            if _is_ahead(state, share, other, LEAD_SECONDS):
                 return None
     return ws
 
 
-def _is_free_soon(state: SchedulerState, ws: WorkerState) -> bool:
-    """Return whether `ws` has a free slot, or tasks that end very soon."""
-    if has_free_slot(ws):
-        return True
-    if not is_available(ws) or taken_slots(ws) >= AHEAD_TASKS * ws.nthreads:
+def _accepts_at_once(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
+    """Return whether `ws` has a free slot for `ts`, or tasks with which `ts` ends very soon.
+
+    Not if it is asked to give tasks back, or was sent many without a turn of the queue.
+    """
+    n_max = AHEAD_TASKS * ws.nthreads
+    if state.queued.early.get(ws, 0) >= n_max or state.stealing.tasks.get(ws):
         return False
-    return occupancy(state, ws) < AHEAD_SECONDS
+    if not has_free_slot(ws):
+        if taken_slots(ws) >= n_max:
+            return False
+        if occupancy(state, ws) + expected_duration(state, ts.group.prefix) > AHEAD_SECONDS:
+            return False
+    return state.queued.is_first_for(ws, ts)
+
+
+def _is_ahead(state: SchedulerState, share: ShareGroup, other: ShareGroup, seconds: float) -> bool:
+    """Return whether `share` has used more than `seconds` of the cluster beyond its part.
+
+    Its part is what corresponds to the usage of `other`.
+    """
+    allowed = seconds * state.total_nthreads * state.shares.scale
+    return share.usage - allowed > other.usage_per_weight * share.weight
 
 
 def restrictions_of(ts: TaskState) -> tuple[Any, Any, Any, bool, Any]:
@@ -182,12 +199,11 @@ def next_task(state: SchedulerState) -> Choice | None:
         return choice
     first = queues[0].share
     may_move = queued.may_move or queues[-1].share.priority_class != first.priority_class
-    slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
-    usage_max = first.usage_per_weight + slack
     for queue in queues[1:]:
         share = queue.share
         if may_move and (
-            share.priority_class != first.priority_class or share.usage_per_weight > usage_max
+            share.priority_class != first.priority_class
+            or _is_ahead(state, share, first, SLACK_SECONDS)
         ):
             break
         choice = _choose(state, queue, least, False)

@@ -20,7 +20,7 @@ def check_shares(_view: object, state: SchedulerState) -> None:
 def _check_groups(state: SchedulerState) -> None:
     """Assert that share groups count their tasks and threads, and stay below their caps.
 
-    Also assert that only running workers claim tasks.
+    Also assert that the queue counts tasks near workers, and that only running workers claim tasks.
     """
     n_processing, n_extra, n_threads = _on_workers(state)
     n_queued = Counter(ts.account.share for ts in state.queued)
@@ -46,6 +46,9 @@ def _check_groups(state: SchedulerState) -> None:
         ws for q in state.queued.waiting for ws, tasks in q.near.items() for _ in tasks
     )
     assert state.queued.near == n_near, f"the queue counts {state.queued.near}, not {n_near}"
+    assert state.queued.waiting or not state.queued.early, "tasks precede an empty queue"
+    for ws in state.queued.early:
+        assert ws in state.running, f"the queue counts tasks of {ws!r}, which is not running"
     for ts, ws in state.queued.claims.items():
         assert ws in state.running, f"{ts!r} is claimed by {ws!r}, which is not running"
         assert state.tasks.get(ts.key) is ts, f"{ts!r} is claimed, and was forgotten"

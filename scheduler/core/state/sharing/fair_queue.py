@@ -117,6 +117,8 @@ class FairQueue:
         queues: share group -> ShareQueue.
         waiting: those that are not empty, as ``in_turn`` sorted them last, later ones at the end.
         near: worker -> number of held tasks of all groups most of whose data it has.
+        early: worker -> number of tasks that were sent to it without being held since a queued task
+            was last sent there; empty if no task is queued.
         claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
         may_move: whether tasks near their data may be sent to other workers now.
         move_timer: number of the timer that sets `may_move`; 0 if there is none.
@@ -127,6 +129,7 @@ class FairQueue:
         self.queues: dict[ShareGroup, ShareQueue] = {}
         self.waiting: list[ShareQueue] = []
         self.near: dict[WorkerState, int] = {}
+        self.early: dict[WorkerState, int] = {}
         self.claims: dict[TaskState, WorkerState] = {}
         self.may_move = False
         self.move_timer = 0
@@ -170,6 +173,7 @@ class FairQueue:
                 queue.roots.add(ts)
         for ts in [ts for ts, claimed in self.claims.items() if claimed is ws]:
             del self.claims[ts]
+        self.early.pop(ws, None)
 
     def hold(self, ts: TaskState, place: Place) -> None:
         """Add `ts`, which is not present and is held until it is its turn at `place`."""
@@ -190,6 +194,17 @@ class FairQueue:
             else:
                 del self.near[place]
 
+    def count_early(self, ws: WorkerState) -> None:
+        """Count a task that is sent to `ws` without being held."""
+        if self.waiting:
+            self.early[ws] = self.early.get(ws, 0) + 1
+
+    def sent(self, ts: TaskState, ws: WorkerState) -> None:
+        """Remove `ts`, which is sent to `ws`."""
+        if ws in self.early:
+            del self.early[ws]
+        self.discard(ts)
+
     def discard(self, ts: TaskState) -> None:
         """Remove `ts` if present."""
         share = ts.account.share
@@ -207,6 +222,8 @@ class FairQueue:
         self._shares.unqueue_task(share)
         if not share.n_queued:
             self.waiting.remove(queue)
+            if not self.waiting:
+                self.early.clear()
 
     def forget_group(self, share: ShareGroup) -> None:
         """Drop the empty queue of `share`, which was dropped."""
@@ -231,10 +248,13 @@ class FairQueue:
 
     def has_task_for(self, workers: dict[WorkerState, float]) -> bool:
         """Return whether any task may go to one of `workers`; restrictions are not examined."""
-        for queue in self.waiting:
-            if not queue.has_only_near():
+        near = self.near
+        if len(near) < len(workers):
+            if any(ws in workers for ws in near):
                 return True
-        return any(ws in self.near for ws in workers)
+        elif any(ws in near for ws in workers):
+            return True
+        return not all(queue.has_only_near() for queue in self.waiting)
 
     def is_held(self, ts: TaskState) -> bool:
         """Return whether `ts` is queued because of its share group."""
