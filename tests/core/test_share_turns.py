@@ -201,6 +201,23 @@ def test_long_task_is_not_sent_behind_short_ones(make_env: MakeEnv) -> None:
     assert env.states("long-1") == ["queued"]
 
 
+def test_tasks_behind_one_that_takes_unexpectedly_long_are_recalled(make_env: MakeEnv) -> None:
+    env = one_thread(make_env)
+    know(env, "c", 0.0001)
+    env.submit(wide(5))
+    env.submit(tasks("b", 3), client="bob")
+    env.finish(("a", 0), seconds=0.0001)
+    first, *behind = env.processing("w0")
+    env.heartbeat("w0", executing={first: 0.05})
+    assert not env.state.stealing.in_flight
+    env.heartbeat("w0", executing={first: 1.0})
+    assert {ts.key for ts in env.state.stealing.in_flight} == set(behind)
+    env.give_back(*reversed(behind))
+    assert env.processing("w0") == [first]
+    env.finish(first, seconds=60.0)
+    assert env.processing("w0") == [("b", 0)]
+
+
 def test_recalled_tasks_are_not_sent_back_out_of_order(make_env: MakeEnv) -> None:
     env = one_thread(make_env)
     know(env, "c", 0.0001)

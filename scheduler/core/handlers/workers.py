@@ -29,7 +29,7 @@ from paceline.scheduler.core.state.graphs.spans import add_metric
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.loads import is_available
-from paceline.scheduler.core.stealing.recall import recall_tasks
+from paceline.scheduler.core.stealing.recall import recall_behind_late, recall_tasks
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     SetWorkerStatus,
@@ -169,6 +169,7 @@ def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker)
                 if not ws.extra_runs or key not in ws.extra_runs:
                     accounting.add_exec_time(state, ts.group.prefix, seconds)
                     charges.note_executing(state, ts, ws, seconds)
+        recall_behind_late(state, ws)
         if ws.extra_runs:
             refresh_extra_runs(turn, ws, heartbeat.executing, elapsed)
     extensions = heartbeat.extensions

@@ -16,6 +16,9 @@ from paceline.scheduler.core.turn import Turn
 from .balancer import ensure_balance_timer
 from .requests import IN_FLIGHT_MAX, send_steal_request
 
+#: A task that executes for longer delays those behind it by more than was expected, seconds.
+LATE_SECONDS = 0.1
+
 
 def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
     """Ask ``ws`` to give back ``tasks`` that it has not started, to reschedule them elsewhere."""
@@ -57,6 +60,17 @@ def recall_excess(turn: Turn) -> None:
         recall_tasks(turn, ws, recalled)
         budget -= len(recalled)
     state.shares.unheld = state.shares.recall_due
+
+
+def recall_behind_late(state: SchedulerState, ws: WorkerState) -> None:
+    """Let ``recall_excess`` follow if a task on `ws` executes for long and further ones wait there.
+
+    While several groups have work, these were sent because all were expected to end very soon.
+    """
+    shares = state.shares
+    if len(shares.active) > 1 and shares.enabled and taken_slots(ws) > ws.task_slots:
+        if any(seconds > LATE_SECONDS for seconds in ws.executing.values()):
+            shares.recall_due = True
 
 
 def _not_begun(state: SchedulerState, ws: WorkerState) -> Iterable[TaskState]:
