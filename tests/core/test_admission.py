@@ -12,7 +12,7 @@ from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.containers import PriorityQueue
 from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
-from paceline.testing import Env
+from paceline.testing import Env, Graph
 
 MB = 10**6
 
@@ -149,7 +149,7 @@ def test_makers_wait_and_start_when_memory_is_freed() -> None:
     assert env.states(*left) == ["processing", "processing", "queued", "queued"]
     assert {env.where(key) for key in left[:2]} == {"w0", "w1"}
     found = explain(env.state, left[0], env.now)
-    text = "and may spill: nothing fits, and no task is expected to free memory, or"
+    text = "and may spill: nothing fits, and no task there is expected to free memory, or"
     assert any("to use 330.0 MB of 280.0 MB" in each and text in each for each in found["words"])
     env.release(*running)
     assert env.states(*left) == ["processing"] * 4
@@ -177,9 +177,9 @@ def test_threads_are_free_if_what_they_would_make_cannot_be_spilled() -> None:
     ],
 )
 def test_tasks_that_free_nothing_are_not_waited_for(waits: str, seconds: float, state: str) -> None:
-    env = cluster(nthreads=2)
+    env = cluster(1, nthreads=2)
     learn(env, "x", 90 * MB)
-    held = [f"x-{i}" for i in range(1, 5)]
+    held = ["x-1", "x-2"]
     env.submit({key: [] for key in held})
     for key in held:
         env.finish(key, nbytes=90 * MB)
@@ -196,18 +196,36 @@ def test_tasks_that_free_nothing_are_not_waited_for(waits: str, seconds: float, 
     assert env.states("x-5") == [state]
 
 
+def test_worker_without_tasks_is_sent_one_that_does_not_fit_if_it_can_spill() -> None:
+    env = cluster(nthreads=2)  # 220 MB for results on each
+    learn(env, "x", 90 * MB)
+    held = [f"x-{i}" for i in range(1, 5)]
+    env.submit({key: [] for key in held})
+    for key in held:
+        env.finish(key, nbytes=90 * MB)
+    env.submit(
+        {"frees": [], "sum": ["frees"]}, annotations={"frees": AnnotationSet(workers=["w0"])}
+    )
+    env.submit({"x-5": [], "x-6": []})
+    assert (env.processing("w0"), env.processing("w1")) == (["frees"], ["x-5"])
+
+
 def test_tasks_that_cannot_begin_are_not_waited_for() -> None:
-    env = cluster()
+    env = cluster(1)
+    join(env, "w1", nthreads=2)
     learn(env, "x", 90 * MB)
     learn(env, "w", 8)
     held = [f"x-{i}" for i in range(1, 5)]
     env.submit({key: [] for key in held})
     for key in held:
         env.finish(key, nbytes=90 * MB)
-    on_w0 = dict.fromkeys(("w-1", "w-2"), AnnotationSet(workers=["w0"]))
-    env.submit({"w-1": [], "w-2": [], "sum": ["w-2"]}, ["w-1", "sum"], annotations=on_w0)
+    on = dict.fromkeys(("w-1", "w-2"), AnnotationSet(workers=["w0"]))
+    on["w-3"] = AnnotationSet(workers=["w1"])
+    graph: Graph = {"w-1": [], "w-2": [], "w-3": [], "sum": ["w-2"]}
+    env.submit(graph, ["w-1", "w-3", "sum"], annotations=on)
     env.submit({"x-5": []})
-    assert env.processing("w0") == ["w-1", "w-2"]
+    assert (env.processing("w0"), env.processing("w1")) == (["w-1", "w-2"], ["w-3"])
+    env.heartbeat("w1", executing={"w-3": 3.0})
     assert env.states("x-5") == ["queued"]
     env.heartbeat("w0", executing={"w-1": 3.0})
     env.tick()
@@ -256,14 +274,15 @@ def test_a_task_goes_to_another_worker_where_it_fits() -> None:
 @pytest.mark.parametrize("is_restricted", [False, True])
 def test_a_task_for_a_worker_with_a_free_slot_is_found_among_many(is_restricted: bool) -> None:
     """Most of the queued tasks wait for workers that are busy."""
-    env = cluster(40, worker_saturation=1.0)
+    env = cluster(39, worker_saturation=1.0)
+    join(env, "w39", nthreads=2)
     learn(env, "out", 100 * MB)
     at = [AnnotationSet(workers=[f"w{i}"]) for i in range(40)]
     for i in range(40):
         for key in (f"in-{i}", f"more-{i}"):
             env.submit({key: []}, annotations={key: at[i]})
             env.finish(key, nbytes=75 * MB)
-    for i in range(39):
+    for i in range(40):
         env.submit({f"busy-{i}": []}, annotations={f"busy-{i}": at[i]})
     for i in range(40):
         key = f"out-{i}"

@@ -12,8 +12,9 @@ known and that are more than threads with a common input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
+from typing import TypeAlias
 
 from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.estimates import data_nbytes
@@ -50,6 +51,9 @@ DEPENDENCIES_MAX = 100
 #: Maximum number of workers that are examined for one task. If there are more, each call examines
 #: others.
 WORKERS_MAX = 128
+
+#: Whether a worker may be sent a task.
+Condition: TypeAlias = Callable[[SchedulerState, TaskState, WorkerState], bool]
 
 
 def limit_nbytes(state: SchedulerState, ws: WorkerState) -> float:
@@ -249,27 +253,34 @@ def find_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> Wor
 
 
 def roomiest_worker(
-    state: SchedulerState, ts: TaskState, first: WorkerState, is_forced: bool
+    state: SchedulerState, ts: TaskState, first: WorkerState, accepts: Condition
 ) -> WorkerState | None:
     """Return the one of `first` and other workers with a free slot that has most memory left.
 
-    If `is_forced`, only workers count that are not too small for `ts`; otherwise only those where
-    it can be executed without delay if they spill results. Return None if there is none.
+    Only those count that satisfy `accepts`. Return None if there is none.
     """
     best, most = None, 0.0
     for ws in chain((first,), candidates(state, ts)):
         left = free_nbytes(state, ws)
-        if best is not None and left <= most:
-            continue
-        if not is_too_small(state, ts, ws) if is_forced else can_spill_for(state, ts, ws):
+        if (best is None or left > most) and accepts(state, ts, ws):
             best, most = ws, left
     return best
 
 
-def can_spill_for(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+def can_spill_when_idle(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` has no task, and memory for `ts` if it spills what it holds."""
+    return len(ws.processing) == len(ws.long_running) and can_spill(state, ts, ws)
+
+
+def can_spill(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` has a free thread, and memory for `ts` if it spills what it holds."""
     n_tasks = len(ws.processing) - len(ws.long_running)
     return n_tasks < usable_threads(ws) and fits(state, ts, ws, True)
+
+
+def is_large_enough(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` is not too small for `ts`."""
+    return not is_too_small(state, ts, ws)
 
 
 def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:

@@ -2,16 +2,15 @@
 
 Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
 those that free memory, then those of a higher priority, and tasks that do not fit are passed over.
-If no task fits and few workers have tasks that free memory, free threads are filled where workers
-can make room by spilling results. If few workers have any work, the first task is sent where most
-memory is left, so that the work goes on. A worker that cannot hold the result of a task does not
-get it while a larger worker may run it.
+If no task fits, workers without tasks that can make room by spilling results are sent one; if few
+workers have tasks that free memory, all free threads of such workers are filled. If few workers
+have any work, the first task is sent where most memory is left, so that the work goes on. A worker
+that cannot hold the result of a task does not get it while a larger worker may run it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, TypeAlias
 
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
@@ -20,6 +19,7 @@ from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.workers.loads import is_available
 
 from . import admission, fairness
+from .admission import Condition
 from .fairness import Choice
 
 #: Queued tasks considered of those that any worker can run, and of those near each worker.
@@ -28,14 +28,6 @@ ANYWHERE_MAX, NEAR_MAX = 16, 4
 PLACES_MAX = 32
 #: One of this many workers may have work while a task is sent that does not fit.
 BUSY_PART = 4
-
-
-class Eligible(Enum):
-    """The workers that a queued task may be sent to."""
-
-    FITTING = "with memory for it"
-    SPILLING = "with memory for it if they spill results"
-    ALL = "all"
 
 
 #: The order of a task, the task, and what it waits for.
@@ -48,17 +40,20 @@ def next_task(state: SchedulerState) -> Choice | None:
         return fairness.next_task(state)
     if not state.queued.waiting or not state.loads.has_free_slots():
         return None
-    choice = _next(state, Eligible.FITTING)
+    choice = _next(state)
+    if choice is None:
+        choice = _next(state, admission.can_spill_when_idle)
     if choice is None and not _is_busy(state, admission.may_free):
-        choice = _next(state, Eligible.SPILLING)
+        choice = _next(state, admission.can_spill)
     if choice is None and not _is_busy(state, admission.may_end):
-        choice = _next(state, Eligible.ALL)
+        choice = _next(state, admission.is_large_enough)
     return choice
 
 
-def _next(state: SchedulerState, eligible: Eligible) -> Choice | None:
+def _next(state: SchedulerState, accepts: Condition | None = None) -> Choice | None:
+    """Return the next task and a worker that satisfies `accepts`, or by default has the memory."""
     for queue in state.queued.in_turn():
-        choice = _choose(state, queue, eligible)
+        choice = _choose(state, queue, accepts)
         if choice is not None:
             return choice
     return None
@@ -76,7 +71,7 @@ def _is_busy(
     return False
 
 
-def _choose(state: SchedulerState, queue: ShareQueue, eligible: Eligible) -> Choice | None:
+def _choose(state: SchedulerState, queue: ShareQueue, accepts: Condition | None) -> Choice | None:
     is_capped = queue.share.is_capped
     failed: dict[TaskPrefix, None] = {}
     for _, ts, place in _candidates(state, queue):
@@ -95,11 +90,11 @@ def _choose(state: SchedulerState, queue: ShareQueue, eligible: Eligible) -> Cho
             ws = _first_worker(state, ts, place)
             if ws is None:
                 continue
-        if eligible is Eligible.FITTING:
+        if accepts is None:
             ws = admission.find_worker(state, ts, ws)
         elif not ts.actor and (place is None or admission.is_too_small(state, ts, ws)):
-            ws = admission.roomiest_worker(state, ts, ws, eligible is Eligible.ALL)
-        elif eligible is Eligible.SPILLING and not admission.can_spill_for(state, ts, ws):
+            ws = admission.roomiest_worker(state, ts, ws, accepts)
+        elif not accepts(state, ts, ws):
             ws = None
         if ws is not None:
             return ts, ws

@@ -248,8 +248,8 @@ def _exceeds_memory(facts: Facts | None) -> list[str]:
     return [
         f"{facts['worker']} is expected to use {format_megabytes(facts['expected_nbytes'])} of "
         f"{format_megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
-        f"{facts['share']:g}) and may spill: nothing fits, and no task is expected to free "
-        "memory, or the tasks there take more than was expected."
+        f"{facts['share']:g}) and may spill: nothing fits, and no task there is expected to "
+        "free memory, or the tasks there take more than was expected."
     ]
 
 
