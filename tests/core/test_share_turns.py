@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.policy.fairness import AHEAD_TASKS
+from paceline.scheduler.core.policy.fairness import AHEAD_TASKS, EARLY_TASKS
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env, Graph
 
@@ -161,7 +161,7 @@ def test_other_groups_wait_for_a_limited_number_of_tasks(make_env: MakeEnv, seco
         know(env, prefix, seconds)
     chains: Graph = {("a", i): [] for i in range(2)}
     for i in range(2):
-        for j in range(50):
+        for j in range(EARLY_TASKS):
             last = (f"c-{i:016x}{j - 1:016x}", 0) if j else ("a", i)
             chains[f"c-{i:016x}{j:016x}", 0] = [last]
     env.submit(chains, annotations={("a", i): restricted("w0") for i in range(2)})
@@ -172,7 +172,7 @@ def test_other_groups_wait_for_a_limited_number_of_tasks(make_env: MakeEnv, seco
     while env.states("b") == ["queued"]:
         env.finish(env.processing("w0")[0], seconds=seconds)
         n += 1
-    assert AHEAD_TASKS < n <= AHEAD_TASKS + 4
+    assert EARLY_TASKS < n <= EARLY_TASKS + 4
     assert env.states("b2") == ["queued"] and not env.state.queued.early
 
 

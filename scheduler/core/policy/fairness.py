@@ -47,10 +47,12 @@ SLACK_SECONDS: Final = 0.5
 #: tasks at once.
 LEAD_SECONDS: Final = 0.01
 #: A worker without a free slot is sent such tasks too, up to this many tasks per thread, while all
-#: are expected to end within this many seconds. No more are sent at once before a queued task is
-#: sent there, because usage does not grow with tasks that take no time.
+#: are expected to end within this many seconds.
 AHEAD_TASKS: Final = 10
 AHEAD_SECONDS: Final = 0.005
+#: Tasks per thread that a worker is sent at once before it is sent a queued one. The lead does not
+#: limit them on one worker of many, nor if they take no time.
+EARLY_TASKS: Final = 100
 
 #: The restrictions of a task without restrictions.
 NO_RESTRICTIONS: Final = ((), (), (), False, ())
@@ -107,11 +109,10 @@ def _accepts_at_once(state: SchedulerState, ws: WorkerState, ts: TaskState) -> b
 
     Not if it is asked to give tasks back, or was sent many without a turn of the queue.
     """
-    n_max = AHEAD_TASKS * ws.nthreads
-    if state.queued.early.get(ws, 0) >= n_max or state.stealing.tasks.get(ws):
+    if state.queued.early.get(ws, 0) >= EARLY_TASKS * ws.nthreads or state.stealing.tasks.get(ws):
         return False
     if not has_free_slot(ws):
-        if taken_slots(ws) >= n_max:
+        if taken_slots(ws) >= AHEAD_TASKS * ws.nthreads:
             return False
         if occupancy(state, ws) + expected_duration(state, ts.group.prefix) > AHEAD_SECONDS:
             return False
