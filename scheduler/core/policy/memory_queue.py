@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
-from paceline.scheduler.core.state.workers.loads import is_available
+from paceline.scheduler.core.state.workers.loads import is_available, taken_slots
 
 from . import admission, fairness
 from .admission import Condition
@@ -29,7 +29,6 @@ PLACES_MAX = 32
 #: One of this many workers may have work while a task is sent that does not fit.
 BUSY_PART = 4
 
-
 #: The order of a task, the task, and what it waits for.
 Candidate: TypeAlias = tuple[Any, TaskState, Place]
 
@@ -41,7 +40,7 @@ def next_task(state: SchedulerState) -> Choice | None:
     if not state.queued.waiting or not state.loads.has_free_slots():
         return None
     choice = _next(state)
-    if choice is None:
+    if choice is None and _has_idle_worker(state):
         choice = _next(state, admission.can_spill_when_idle)
     if choice is None and not _is_busy(state, admission.may_free):
         choice = _next(state, admission.can_spill)
@@ -57,6 +56,11 @@ def _next(state: SchedulerState, accepts: Condition | None = None) -> Choice | N
         if choice is not None:
             return choice
     return None
+
+
+def _has_idle_worker(state: SchedulerState) -> bool:
+    least = state.loads.least_loaded()
+    return least is not None and not taken_slots(least)
 
 
 def _is_busy(
