@@ -20,7 +20,7 @@ from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.workers.loads import has_free_slot, usable_threads
+from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots, usable_threads
 
 from . import placement, worker_ends
 from .memory import held_nbytes
@@ -269,7 +269,7 @@ def roomiest_worker(
 
 def can_spill_when_idle(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` has no task, and memory for `ts` if it spills what it holds."""
-    return len(ws.processing) == len(ws.long_running) and can_spill(state, ts, ws)
+    return not taken_slots(ws) and can_spill(state, ts, ws)
 
 
 def can_spill(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
