@@ -16,7 +16,7 @@ from paceline.scheduler.core.turn import Turn
 from .balancer import ensure_balance_timer
 from .requests import IN_FLIGHT_MAX, send_steal_request
 
-#: A task that executes for longer delays those behind it by more than was expected, seconds.
+#: A task that has been executing for longer than this is late, seconds.
 LATE_SECONDS = 0.1
 
 
@@ -63,14 +63,13 @@ def recall_excess(turn: Turn) -> None:
 
 
 def recall_behind_late(state: SchedulerState, ws: WorkerState) -> None:
-    """Let ``recall_excess`` follow if a task on `ws` executes for long and further ones wait there.
+    """Set ``recall_due`` if a task that `ws` executes is late and further ones wait there.
 
     While several groups have work, these were sent because all were expected to end very soon.
     """
-    shares = state.shares
-    if len(shares.active) > 1 and shares.enabled and taken_slots(ws) > ws.task_slots:
+    if state.shares.several_active() and taken_slots(ws) > ws.task_slots:
         if any(seconds > LATE_SECONDS for seconds in ws.executing.values()):
-            shares.recall_due = True
+            state.shares.recall_due = True
 
 
 def _not_begun(state: SchedulerState, ws: WorkerState) -> Iterable[TaskState]:

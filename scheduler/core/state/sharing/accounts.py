@@ -328,6 +328,10 @@ class Shares:
             return self.enabled
         return bool(active) and share not in active and self.enabled
 
+    def several_active(self) -> bool:
+        """Return whether several groups have work, so that their ready tasks take turns."""
+        return len(self.active) > 1 and self.enabled
+
     def start_task(self, share: ShareGroup, ws: Any, seconds: float) -> None:
         """Count a task of `share` on `ws`, which is expected to take `seconds`."""
         share.usage += seconds * self.scale
@@ -385,7 +389,7 @@ class Shares:
 
     def _begin_work(self, share: ShareGroup) -> None:
         self.active[share] = None
-        if len(self.active) > 1 and self.unheld and self.enabled:
+        if self.unheld and self.several_active():
             self.recall_due = True
 
     def recent_usage(self, share: ShareGroup) -> float:

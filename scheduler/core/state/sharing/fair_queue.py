@@ -248,11 +248,7 @@ class FairQueue:
 
     def has_task_for(self, workers: dict[WorkerState, float]) -> bool:
         """Return whether any task may go to one of `workers`; restrictions are not examined."""
-        near = self.near
-        if len(near) < len(workers):
-            if any(ws in workers for ws in near):
-                return True
-        elif any(ws in near for ws in workers):
+        if not self.near.keys().isdisjoint(workers.keys()):  # iterates over the smaller one
             return True
         return not all(queue.has_only_near() for queue in self.waiting)
 
