@@ -152,6 +152,16 @@ def test_task_is_held_behind_restricted_tasks_of_its_group(make_env: MakeEnv) ->
     assert env.processing("w0") == [("b", 0)]
 
 
+def test_task_is_held_while_root_tasks_of_its_group_follow_siblings(make_env: MakeEnv) -> None:
+    env = one_thread(make_env)
+    env.submit(PAIR)
+    env.submit(tasks("root", 3))
+    env.state.queued.claim(env.task(("root", 0)), env.worker("w0"))
+    env.submit(tasks("b", 3), client="bob")
+    env.finish(("a", 0), seconds=0.001)
+    assert env.processing("w0") == [("b", 0)]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.0001])
 def test_other_groups_wait_for_a_limited_number_of_tasks(make_env: MakeEnv, seconds: float) -> None:
     """Usage does not grow with tasks that take no time, and little on a part of the cluster."""
@@ -234,15 +244,17 @@ def test_recalled_tasks_are_not_sent_back_out_of_order(make_env: MakeEnv) -> Non
 def test_task_of_a_higher_class_moves_at_once(make_env: MakeEnv) -> None:
     env = one_thread(make_env, shares_groups={"bob": {"class": 1}})
     know(env, "c", 10.0)
-    on_w0 = {key: restricted("w0") for key in [("a", 0), ("d", 0)]}
-    env.submit({("a", 0): [], "c-1": [("a", 0)]}, annotations=on_w0)
-    graph: Graph = {("d", 0): [], "c-2": [("d", 0)], "c-3": [("d", 0)]}
-    env.submit(graph, client="bob", annotations=on_w0)
+    env.submit(wide(1), annotations={("a", 0): restricted("w0")})
+    first, second = ((f"c-{i:032x}", 0) for i in (1, 2))
+    graph: Graph = {("d", 0): [], first: [("d", 0)], second: [("d", 0)]}
+    env.submit(graph, client="bob", annotations={("d", 0): restricted("w0")})
     env.finish(("a", 0), ("d", 0))
-    assert env.states("c-1", "c-2", "c-3") == ["queued", "processing", "queued"]
+    held = (f"c-{0:032x}", 0)
+    assert env.states(held, first, second) == ["queued", "processing", "queued"]
+    assert all(queue.has_only_near() for queue in env.state.queued.waiting)
     env.state.queued.may_move = False
     env.join("w1")
-    assert env.where("c-3") == "w1"
+    assert env.where(second) == "w1"
 
 
 def test_task_does_not_overtake_earlier_tasks_of_its_group(make_env: MakeEnv) -> None:
