@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.policy.scaling import may_close
 from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
-from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas, RecallTask, ReleaseAll
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    MoveReplicas,
+    RecallTask,
+    ReleaseAll,
+    SizeCluster,
+)
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env, fake_error
 
@@ -64,6 +71,15 @@ def test_it_starts_on_a_worker_with_a_free_thread() -> None:
 def test_annotations(speculation: bool, policy: dict[str, Any], starts: bool) -> None:
     env = straggling("w1", speculation=speculation, **policy)
     assert bool(env.take()) is starts
+
+
+def test_an_adaptive_cluster_keeps_its_worker() -> None:
+    env = straggling("w1")
+    env.feed(SizeCluster(1.0))
+    env.now += 1000.0
+    assert not may_close(env.state, env.worker("w1"))
+    env.finish("x-1")
+    assert may_close(env.state, env.worker("w1"))
 
 
 def test_loose_restrictions_do_not_prevent_it() -> None:

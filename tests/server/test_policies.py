@@ -62,6 +62,22 @@ async def test_a_task_that_hangs() -> None:
         assert not ws.extra_runs
 
 
+async def test_a_task_that_hangs_and_is_cancelled() -> None:
+    """No task waits behind it on its worker."""
+    async with running(n_workers=2) as (scheduler, client, worker, _):
+        future = client.submit(hang, workers=[worker.address])
+        ws = scheduler.server.state.workers[worker.address]
+        while not any(seconds > 1.0 for seconds in ws.executing.values()):
+            await asyncio.sleep(0.05)
+        await client.cancel(future)
+        assert await client.gather(client.map(inc, range(10))) == list(range(1, 11))
+        assert list(ws.extra_runs) == [future.key]
+        RELEASED.set()
+        while ws.extra_runs:
+            await asyncio.sleep(0.05)
+        assert await client.submit(inc, 10, workers=[worker.address]) == 11
+
+
 async def test_a_timeout_for_a_prefix() -> None:
     policies = {"ha*": {"timeout": "500 ms"}, "inc": {"timeout": 60}}
     async with running(policies=policies) as (_, client, _):

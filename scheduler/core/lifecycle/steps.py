@@ -15,6 +15,7 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBE
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, charges
+from .extra_runs import add_extra_run, is_long_run
 from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
@@ -113,6 +114,17 @@ def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
         return None
     state.loads.touch(ws)
     return ws
+
+
+def give_up_run(turn: Turn, ts: TaskState) -> None:
+    """Remove `ts` from the work of its worker, and ask that to forget its run, which may go on."""
+    ws = ts.processing_on
+    is_long = ws is not None and is_long_run(ws, ts)
+    ws = leave_worker(turn, ts)
+    if ws is not None:
+        turn.free_keys(ws.address, ts.key)
+        if is_long:
+            add_extra_run(turn.state, ws, ts.key, ts.account)
 
 
 def release_active(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:

@@ -359,9 +359,7 @@ def transition_processing_memory(
 
 def transition_processing_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Release the task: it is not needed, its worker was removed, or it has to start again."""
-    ws = steps.leave_worker(turn, ts)
-    if ws is not None:
-        turn.free_keys(ws.address, ts.key)
+    steps.give_up_run(turn, ts)
     steps.release_active(turn, ts, recs)
 
 
@@ -372,9 +370,11 @@ def transition_processing_erred(
     failure = detail or inherited_failure(ts)
     if failure is None:
         return
-    ws = steps.leave_worker(turn, ts)
-    if ws is not None and failure.worker != ws.address:
-        turn.free_keys(ws.address, ts.key)
+    ws = ts.processing_on
+    if ws is not None and failure.worker == ws.address:
+        steps.leave_worker(turn, ts)
+    else:
+        steps.give_up_run(turn, ts)
     steps.mark_erred(turn, ts, recs, failure)
 
 

@@ -185,9 +185,10 @@ def may_close(state: SchedulerState, ws: WorkerState) -> bool:
 
     It may not if `ws` has tasks or had some lately, compared with the time since it joined. Only
     while the last tasks run and no other waits for them, further work is not expected. A worker
-    that never had a task stays while it is needed, and for ``adaptive_grace_seconds``.
+    that never had a task stays while it is needed, and for ``adaptive_grace_seconds``. Runs that
+    were given up do not keep a worker.
     """
-    if ws.processing or ws.extra_runs:
+    if ws.processing or state.task_policies.has_second_run(ws.address):
         return False
     use = state.scaling.uses.get(ws)
     if use is None:

@@ -97,6 +97,11 @@ class Policies:
     alarm_count: int = 0
     alarms_max: int = ALARMS_MIN
 
+    def has_second_run(self, address: str) -> bool:
+        """Return whether any task has its second run on the worker `address`."""
+        runs = [second_run(ts.policies) for ts in self.second_runs]
+        return any(run is not None and run.address == address for run in runs)
+
     def set_alarm(self, when: float, ts: Any) -> None:
         """Check the task `ts` at `when`, in seconds since the epoch."""
         if len(self.alarms) >= self.alarms_max:

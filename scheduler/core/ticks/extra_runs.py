@@ -1,12 +1,11 @@
-"""Runs that go on although the scheduler has given them up.
+"""Runs that go on although the scheduler has given them up: see ``lifecycle.extra_runs``.
 
-A thread of a worker cannot be stopped. Until the run ends, its worker has a thread less for other
-tasks. Heartbeats report what a worker executes, including runs that it was asked to forget.
+Heartbeats report what a worker executes, including runs that it was asked to forget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
@@ -25,7 +24,7 @@ from paceline.scheduler.core.turn import Turn
 RESTART_AGAIN_SECONDS = 30.0
 
 
-def give_up_run(turn: Turn, ws: WorkerState, ts: TaskState) -> None:
+def record_stuck_run(turn: Turn, ws: WorkerState, ts: TaskState) -> None:
     """Record that `ws` was asked to forget its run of `ts`, which goes on in a thread."""
     add_extra_run(turn.state, ws, ts.key, ts.account)
     _recall_if_occupied(turn, ws)
@@ -49,20 +48,13 @@ def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWo
     """
     if not (state.config.restart_stuck_workers and ws.nanny and ws.status == "closing_gracefully"):
         return None
-    if ws.address not in given_up_runs(state, [ws]):
-        return None
-    return RestartStuckWorker(ws.address)
+    return RestartStuckWorker(ws.address) if ws.restart_at else None
 
 
-def given_up_runs(
-    state: SchedulerState, workers: Iterable[WorkerState] | None = None
-) -> dict[str, list[Key]]:
-    """Return address -> keys of runs that were given up, by default of all workers.
-
-    Workers without such runs are left out.
-    """
+def given_up_runs(state: SchedulerState) -> dict[str, list[Key]]:
+    """Return address -> keys of runs that were given up, without workers that have none."""
     found = {}
-    for ws in state.workers.values() if workers is None else workers:
+    for ws in state.workers.values():
         if ws.extra_runs:
             keys = [key for key in ws.extra_runs if not _is_second_run(state, ws, key)]
             if keys:

@@ -21,7 +21,7 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import WARNING, Turn
 
-from .extra_runs import give_up_run, restart_stuck_workers
+from .extra_runs import record_stuck_run, restart_stuck_workers
 from .second_runs import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
@@ -133,7 +133,7 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
     if ws is not None and is_running and turn.state.workers.get(ws.address) is ws:
-        give_up_run(turn, ws, ts)
+        record_stuck_run(turn, ws, ts)
     run(turn, recs)
 
 

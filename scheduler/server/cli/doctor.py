@@ -140,7 +140,7 @@ def given_up_runs(identity: Mapping[str, Any]) -> list[Finding]:
     text = (
         f"{count(len(found), 'worker')} ({join_names(found)}) cannot use "
         f"{count(sum(found.values()), 'thread')}, which go on with runs that the scheduler has "
-        "given up, such as after timeouts. Restart these workers if the runs do not end."
+        "given up (cancelled or timed out). Restart these workers if the runs do not end."
     )
     return [Finding(NOTE, text)]
 
