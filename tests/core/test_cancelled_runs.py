@@ -8,22 +8,33 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.queries import identity
-from paceline.scheduler.core.lifecycle.extra_runs import LONG_SECONDS
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.stimuli import AnnotationSet, SizeCluster
+from paceline.scheduler.core.task_policy import TaskPolicy
+from paceline.scheduler.core.ticks.extra_runs import LONG_SECONDS
 from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 
 
-def executing(env: Env, seconds: float = 60.0, nthreads: int = 1) -> Env:
-    """Let w0 execute the task x of alice for `seconds`."""
+def executing(env: Env, nthreads: int = 1) -> Env:
+    """Let w0 execute the task x of alice for a minute."""
     env.join("w0", nthreads=nthreads)
     env.submit({"x": []})
-    env.tick(seconds)
-    env.heartbeat("w0", executing={"x": seconds})
+    env.tick(60.0)
+    env.heartbeat("w0", executing={"x": 60.0})
     env.take()
     return env
+
+
+def go_on(env: Env, seconds: float = 61.0) -> None:
+    """Let the next heartbeat, a second later, report that x has been executing for `seconds`."""
+    env.tick(1.0)
+    env.heartbeat("w0", executing={"x": seconds})
+
+
+def extra_runs(env: Env) -> list[str]:
+    return list(map(str, env.worker("w0").extra_runs))
 
 
 def release(env: Env) -> None:
@@ -47,12 +58,13 @@ def test_worker_gets_no_task_until_the_run_ends(
     env = executing(make_env())
     end(env)
     assert "x" not in env.state.tasks
-    assert list(env.worker("w0").extra_runs) == ["x"]
+    go_on(env)
+    assert extra_runs(env) == ["x"] and not env.worker("w0").released_runs
     env.submit({"y": []})
     assert env.states("y") == ["no-worker"]
     assert "w0: executes only given-up" in str(explain(env.state, "y", env.now)["words"])
     assert identity(env.state)["given_up_runs"] == {"w0": 1}
-    env.heartbeat("w0", executing={"x": 61.0})
+    go_on(env, 62.0)
     assert env.states("y") == ["no-worker"]
     env.heartbeat("w0")
     assert env.where("y") == "w0"
@@ -60,11 +72,11 @@ def test_worker_gets_no_task_until_the_run_ends(
 
 def test_tasks_behind_the_run_go_to_another_worker(make_env: MakeEnv) -> None:
     env = executing(make_env())
+    env.cancel("x")
     env.submit({"y": []})
     assert env.where("y") == "w0"
-    env.cancel("x")
     env.join("w1")
-    env.heartbeat("w0", executing={"x": 61.0})
+    go_on(env)
     env.give_back("y")
     assert env.where("y") == "w1"
 
@@ -72,27 +84,37 @@ def test_tasks_behind_the_run_go_to_another_worker(make_env: MakeEnv) -> None:
 def test_worker_with_another_thread_gets_a_task_for_it(make_env: MakeEnv) -> None:
     env = executing(make_env(worker_saturation=1.0), nthreads=2)
     env.cancel("x")
+    go_on(env)
     env.submit({("y", i): [] for i in range(5)})
     assert len(env.processing("w0")) == 1
 
 
-def test_short_runs_and_tasks_that_wait_on_the_worker_do_not_count(make_env: MakeEnv) -> None:
-    env = executing(make_env(), seconds=LONG_SECONDS - 0.1)
-    env.submit({"y": []})
-    env.cancel("x")
-    env.cancel("y")
-    assert not env.worker("w0").extra_runs
-    assert env.worker("w0") in env.state.running
-
-
-def test_tasks_that_seceded_occupy_no_thread(make_env: MakeEnv) -> None:
+def test_short_runs_do_not_count(make_env: MakeEnv) -> None:
+    """Only the next heartbeat will report that they have ended."""
     env = executing(make_env())
-    env.feed(m.LongRunning(key="x", run_id=env.task("x").run_id), "w0")
     env.cancel("x")
-    assert not env.worker("w0").extra_runs
+    env.tick(LONG_SECONDS / 2)
+    env.heartbeat("w0", executing={"x": LONG_SECONDS - 0.1})
+    assert not extra_runs(env)
+    env.tick(20.0)
+    env.heartbeat("w0", executing={"x": 19.9})
+    assert not extra_runs(env)
+    env.tick(20.0)
+    env.heartbeat("w0", executing={"x": 39.9})
+    assert extra_runs(env) == ["x"]
 
 
-@pytest.mark.parametrize("how", ["reschedule", "error", "other run"])
+def test_run_that_no_heartbeat_has_reported_before(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0")
+    env.heartbeat("w0")
+    env.submit({"x": []})
+    env.cancel("x")
+    go_on(env, 1.0)
+    assert extra_runs(env) == ["x"]
+
+
+@pytest.mark.parametrize("how", ["reschedule", "error", "other run", "not begun"])
 def test_runs_that_have_ended_do_not_count(make_env: MakeEnv, how: str) -> None:
     env = make_env()
     env.join("w0")
@@ -102,41 +124,94 @@ def test_runs_that_have_ended_do_not_count(make_env: MakeEnv, how: str) -> None:
         env.feed(m.Reschedule(key="x"), "w0")
     elif how == "error":
         env.fail("x")
-    else:
+    elif how == "other run":
         env.finish("x", run_id=0)
-    assert not env.worker("w0").extra_runs
+    else:
+        env.cancel("x")
+        env.submit({"x": []})
     assert env.where("x") == "w0"
+    go_on(env, 1.0)
+    assert not extra_runs(env) and not env.worker("w0").released_runs
+
+
+def test_task_that_is_released_before_it_begins(make_env: MakeEnv) -> None:
+    env = executing(make_env())
+    env.submit({"y": []})
+    env.cancel("y")
+    go_on(env)
+    assert not extra_runs(env) and not env.worker("w0").released_runs
+
+
+def test_tasks_that_seceded_occupy_no_thread(make_env: MakeEnv) -> None:
+    env = executing(make_env())
+    env.feed(m.LongRunning(key="x", run_id=env.task("x").run_id), "w0")
+    env.cancel("x")
+    go_on(env)
+    assert not extra_runs(env)
+
+
+def test_task_that_submitted_others_may_have_seceded(make_env: MakeEnv) -> None:
+    env = executing(make_env())
+    env.submit({"inner": []}, commit={"submitting_task": "x"})
+    env.cancel("x")
+    go_on(env)
+    assert not extra_runs(env)
+
+
+@pytest.mark.parametrize("end", [cancel, "timeout"])
+def test_run_that_submits_tasks_after_it_was_given_up(
+    make_env: MakeEnv, end: Callable[[Env], None] | str
+) -> None:
+    """A worker does not report that it secedes. The run may wait for the tasks."""
+    env = make_env()
+    env.join("w0")
+    policy = TaskPolicy(timeout_seconds=60.0) if end == "timeout" else None
+    env.submit({"x": []}, annotations={"x": AnnotationSet(policy=policy)})
+    env.heartbeat("w0", executing={"x": 0.0})
+    env.tick(61.0)
+    if not isinstance(end, str):
+        end(env)
+    go_on(env, 62.0)
+    assert extra_runs(env) == ["x"]
+    env.submit({"other": []})
+    assert env.states("other") == ["no-worker"]
+    env.submit({"inner": []}, commit={"submitting_task": "x"})
+    assert env.states("other", "inner") == ["processing"] * 2
+    go_on(env, 63.0)
+    assert not extra_runs(env)
 
 
 def test_task_that_is_submitted_again_resumes_its_run(make_env: MakeEnv) -> None:
     env = executing(make_env(), nthreads=2)
     env.cancel("x")
+    go_on(env)
     env.submit({"x": []})
     assert env.where("x") == "w0"
-    assert not env.worker("w0").extra_runs
+    assert not extra_runs(env)
 
 
 def test_run_counts_for_the_cap_of_its_group_and_is_charged(make_env: MakeEnv) -> None:
     env = executing(make_env(shares_groups={"alice": {"threads": 1}}), nthreads=2)
     account = env.state.shares.account("alice")
     env.cancel("x")
+    assert account.thread_seconds == 60.0
+    go_on(env)
     env.submit({"y": []})
     assert env.states("y") == ["queued"]
-    assert account.thread_seconds == 60.0
-    env.tick(5.0)
-    env.heartbeat("w0", executing={"x": 65.0})
-    assert account.thread_seconds == 65.0
+    assert account.thread_seconds == 61.0
     env.heartbeat("w0")
     assert env.states("y") == ["processing"]
 
 
 def test_adaptive_cluster_may_close_the_worker(make_env: MakeEnv) -> None:
     env = executing(make_env())
-    ws = env.worker("w0")
     env.feed(SizeCluster(1.0))
-    assert not scaling.may_close(env.state, ws)
+    assert env.state.scaling.asked == 1
     env.cancel("x")
-    env.feed(SizeCluster(1.0))
+    go_on(env)
+    assert extra_runs(env) == ["x"]
     env.tick(1000.0)
-    env.heartbeat("w0", executing={"x": 1060.0})
-    assert scaling.may_close(env.state, ws)
+    env.heartbeat("w0", executing={"x": 1061.0})
+    env.feed(SizeCluster(1.0))
+    assert env.state.scaling.asked == 0
+    assert scaling.may_close(env.state, env.worker("w0"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys, TaskErredReport
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.availability import free_thread_of
 from paceline.scheduler.core.lifecycle.recommendations import release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.deferred import Recs
@@ -229,6 +230,8 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
         return False
     graph.external_tasks = [ts for ts in externals if ts is not None]
     parent = state.tasks.get(commit.submitting_task)
+    if commit.submitting_task is not None and (parent is None or parent.state != "processing"):
+        free_thread_of(turn, commit.submitting_task)
     if parent is None:
         graph.account = state.shares.account(commit.client)
     else:

@@ -43,7 +43,6 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
                 details.metadata = {**(details.metadata or {}), **message.metadata}
             transition(turn, ts, "memory", recs, message)
         elif ts.processing_on is ws:
-            charges.charge_ended(state, ts, ws)
             recs[ts] = "released"
         else:
             turn.free_keys(ws.address, ts.key)
@@ -145,7 +144,6 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
         if second is not None and second.address == turn.source:
             second_run_failed(turn, ts)
         return
-    charges.charge_ended(turn.state, ts, ts.processing_on)
     run(turn, {ts: "released"})
     fill_slots(turn)
 

@@ -170,7 +170,7 @@ def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker)
                     accounting.add_exec_time(state, ts.group.prefix, seconds)
                     charges.note_executing(state, ts, ws, seconds)
         recall_behind_late(state, ws)
-        if ws.extra_runs:
+        if ws.extra_runs or ws.released_runs:
             refresh_extra_runs(turn, ws, heartbeat.executing, elapsed)
     extensions = heartbeat.extensions
     if extensions and extensions.get("spans"):

@@ -235,6 +235,8 @@ def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: flo
 
 def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
     """Record that a task of `prefix` has been executing for `seconds` and has not finished."""
+    if seconds <= 0:
+        return
     if not is_duration_known(prefix):
         _now_known(state, prefix)
     before = expected_duration(state, prefix)
@@ -301,6 +303,8 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     """Assign `ts` to `ws`; its missing dependencies count as transfers."""
     if ws.extra_runs:  # the worker resumes a run that it was asked to forget
         remove_extra_run(state, ws, ts.key)
+    if ws.released_runs:
+        ws.released_runs.pop(ts.key, None)
     ts.processing_on = ws
     prefix = ts.group.prefix
     seconds = prefix.duration_average

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.protocol.keys import Key
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import WorkerState
@@ -11,7 +12,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.turn import Turn
 
-from .extra_runs import refresh_running
+from .extra_runs import refresh_running, remove_extra_run
 from .recommendations import priority_of
 from .slots import fill_slots
 from .transitions import run
@@ -24,6 +25,19 @@ def use_worker(turn: Turn, ws: WorkerState) -> None:
         schedule_unrunnable(turn, [ws], recs)
         run(turn, recs)
         fill_slots(turn)
+
+
+def free_thread_of(turn: Turn, key: Key) -> None:
+    """Record that the given-up runs of `key` occupy no threads, because one has submitted a graph.
+
+    It may have seceded, which a worker that was asked to forget it does not report, and may wait
+    for the tasks of the graph.
+    """
+    for ws in list(turn.state.workers.values()):
+        ws.released_runs.pop(key, None)
+        if key in ws.extra_runs:
+            remove_extra_run(turn.state, ws, key)
+            use_worker(turn, ws)
 
 
 def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) -> None:

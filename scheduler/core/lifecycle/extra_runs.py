@@ -3,28 +3,17 @@
 They reduce the number of tasks that a worker is sent; without a thread left it is not available.
 They count for the caps of their share groups.
 
-A thread of a worker cannot be stopped. So the run of a task that is released, for example because
-its client cancelled it, goes on. Short runs are not recorded, because until the next heartbeat it
-is not known that they have ended.
+A thread of a worker cannot be stopped. So the run of a task that times out or is released, for
+example because its client cancelled it, goes on.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.accounts import Account
 from paceline.scheduler.core.state.workers.loads import is_available
-
-#: Seconds for which a released task has been executing if its run counts.
-LONG_SECONDS: Final = 1.0
-
-
-def is_long_run(ws: WorkerState, ts: TaskState) -> bool:
-    """Return whether `ts`, which `ws` processes, has occupied a thread there for long."""
-    return ws.executing.get(ts, 0.0) >= LONG_SECONDS and ts not in ws.long_running
 
 
 def add_extra_run(state: SchedulerState, ws: WorkerState, key: Key, account: Account) -> None:

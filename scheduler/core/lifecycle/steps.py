@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
-from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.policy import admission, fairness, placement
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.containers import without_item
 from paceline.scheduler.core.state.deferred import Recs
@@ -15,7 +15,6 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBE
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, charges
-from .extra_runs import add_extra_run, is_long_run
 from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
@@ -118,13 +117,12 @@ def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
 
 def give_up_run(turn: Turn, ts: TaskState) -> None:
     """Remove `ts` from the work of its worker, and ask that to forget its run, which may go on."""
-    ws = ts.processing_on
-    is_long = ws is not None and is_long_run(ws, ts)
+    has_seceded = ts.processing_on is not None and ts in ts.processing_on.long_running
     ws = leave_worker(turn, ts)
     if ws is not None:
         turn.free_keys(ws.address, ts.key)
-        if is_long:
-            add_extra_run(turn.state, ws, ts.key, ts.account)
+        if not (has_seceded or admission.has_subtasks(ts)):
+            ws.released_runs[ts.key] = ts.account
 
 
 def release_active(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:

@@ -233,7 +233,7 @@ def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
     wanted = min(n_tasks, wanted)  # a few long tasks cannot use many workers
 
     if state.workers:  # from threads to workers
-        wanted += state.total_nthreads - free
+        wanted += state.total_nthreads - free if wanted else 0
         target = math.ceil(wanted * len(state.workers) / state.total_nthreads)
     else:
         target = max(1, math.ceil(wanted / state.scaling.nthreads)) if n_ready else 0

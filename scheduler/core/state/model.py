@@ -419,12 +419,12 @@ class WorkerState:
         index: number of workers that registered before.
         processing: tasks sent to the worker and not finished, in order -> expected seconds.
         long_running: the tasks in `processing` that seceded from the thread pool.
-        executing: task -> seconds, as of the last heartbeat; some may have finished since.
-        executing_at: time of that heartbeat; 0 before the first.
+        executing, executing_at: task -> seconds, as of the last heartbeat; time of that, 0 if none.
+        released_runs: key of a released task that it had and may still execute -> account.
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         restart_at: time from which it is restarted because of a run that was given up; 0.0 if none.
         has_what: tasks whose results the worker holds, in order.
-        nbytes: size of those results in bytes.
+        nbytes, reported_nbytes: size of those results, and as of the last heartbeat, in bytes.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
         task_prefix_count: prefix with a known duration -> processing tasks that have not seceded.
@@ -436,7 +436,6 @@ class WorkerState:
         last_seen, time_delay: seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
         idle_nbytes: memory that its process used besides results when it was idle; -1 if unknown.
-        reported_nbytes: size of its results as of the last heartbeat in bytes.
         watched_nbytes: bytes of present and expected results from which ``Admission`` is short.
         backpressured: whether its connection accepts no more messages, so no tasks are sent to it.
         task_slots: number of tasks that have not seceded at which it is full; may be infinite.
@@ -464,6 +463,7 @@ class WorkerState:
     long_running: dict[TaskState, None] = field(default_factory=dict)
     executing: dict[TaskState, float] = field(default_factory=dict)
     executing_at: float = 0.0
+    released_runs: dict[Key, Account] = field(default_factory=dict)
     extra_runs: dict[Key, Account] = field(default_factory=dict)
     restart_at: float = 0.0
     has_what: dict[TaskState, None] = field(default_factory=dict)

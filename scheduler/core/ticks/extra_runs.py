@@ -20,6 +20,8 @@ from paceline.scheduler.core.state.workers.loads import is_available
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
+#: A released task counts if it has been executing for this many seconds.
+LONG_SECONDS = 1.0
 #: Seconds after which a worker that could not be restarted is to be restarted again.
 RESTART_AGAIN_SECONDS = 30.0
 
@@ -70,6 +72,7 @@ def refresh_extra_runs(
     Charge those that were given up for the `seconds` since the last heartbeat.
     """
     state = turn.state
+    _find_released_runs(state, ws, executing, seconds)
     ended = []
     for key, account in ws.extra_runs.items():
         if _is_second_run(state, ws, key):
@@ -86,6 +89,22 @@ def refresh_extra_runs(
         use_worker(turn, ws)
         fill_slots(turn)  # its share group may have been at a cap
     _recall_if_occupied(turn, ws)
+
+
+def _find_released_runs(
+    state: SchedulerState, ws: WorkerState, executing: Mapping[Key, float], seconds: float
+) -> None:
+    """Record the runs of released tasks that go on.
+
+    Only the next heartbeat, in about `seconds`, will report that they have ended. So the thread of
+    a run that has not taken as long yet stays in use.
+    """
+    for key, account in list(ws.released_runs.items()):
+        if key not in executing:
+            del ws.released_runs[key]
+        elif executing[key] >= max(seconds, LONG_SECONDS):
+            del ws.released_runs[key]
+            add_extra_run(state, ws, key, account)
 
 
 def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:

@@ -306,6 +306,7 @@ class Shares:
             for share in self.groups.values()
             if not share.accounts
             and share not in self.active
+            and not share.n_extra_runs
             and share.name not in self._config.shares_groups
             and share.name != OTHERS
         ]

@@ -62,7 +62,7 @@ from paceline.workers_compat.counters import next_number
 logger = logging.getLogger("distributed.scheduler")
 
 #: First line of a snapshot.
-MAGIC = b"paceline-snapshot-9\n"
+MAGIC = b"paceline-snapshot-10\n"
 _HEADER = Struct("<32sQQI")
 #: Objects in a record.
 BATCH_OBJECTS = 1_000
