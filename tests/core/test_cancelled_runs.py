@@ -74,9 +74,11 @@ def test_tasks_behind_the_run_go_to_another_worker(make_env: MakeEnv) -> None:
     env = executing(make_env())
     env.cancel("x")
     env.submit({"y": []})
-    assert env.where("y") == "w0"
-    env.join("w1")
     go_on(env)
+    assert extra_runs(env) == ["x"]
+    assert env.where("y") == "w0" and not env.state.stealing.in_flight
+    env.join("w1")
+    go_on(env, 62.0)
     env.give_back("y")
     assert env.where("y") == "w1"
 

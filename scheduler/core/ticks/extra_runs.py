@@ -115,6 +115,11 @@ def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:
 
 
 def _recall_if_occupied(turn: Turn, ws: WorkerState) -> None:
-    """Ask `ws` to give back the tasks that it has not started if all its threads are occupied."""
-    if ws.extra_runs and ws.processing and ws.status == "running" and not is_available(ws):
+    """Ask `ws` to give back the tasks that it has not started if all its threads are occupied.
+
+    They stay while there is no other worker.
+    """
+    if not (ws.extra_runs and ws.processing and turn.state.running):
+        return
+    if ws.status == "running" and not is_available(ws):
         recall_tasks(turn, ws, reversed(ws.processing))
