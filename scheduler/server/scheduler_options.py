@@ -34,8 +34,11 @@ def core_config(
     return dask_config.scheduler_config(**given)
 
 
-def check_options(options: dict[str, Any]) -> None:
-    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement."""
+def check_options(options: dict[str, Any], has_predecessor: bool = False) -> None:
+    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement.
+
+    `has_predecessor` is whether the scheduler may continue what another process has begun.
+    """
     for name, value in options.items():
         if name == "durable" and value:
             raise ValueError(f"durable= is not possible: {NOT_DURABLE}")
@@ -43,5 +46,5 @@ def check_options(options: dict[str, Any]) -> None:
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
         elif name not in IGNORED:
             raise TypeError(f"unexpected keyword argument {name!r}")
-    for line in dask_config.check():
+    for line in dask_config.check(has_predecessor):
         logger.warning("%s", line)

@@ -86,6 +86,15 @@ async def test_a_timeout_for_a_prefix() -> None:
             await client.submit(hang)
 
 
+async def test_policies_of_a_prefix_that_have_no_effect_or_are_wrong() -> None:
+    policies = {"inc": {"retry-on": "missing.Error"}}
+    async with running(policies=policies) as (_, client, _):
+        assert await client.submit(inc, 1) == 2
+        text = r"in `paceline\.scheduler\.policies`, pattern 'inc': .*'missing\.Error'.*\(tasks 'inc'\)"
+        with pytest.raises(ValueError, match=text):
+            await client.submit(inc, 2, retries=1)
+
+
 async def test_a_deadline() -> None:
     async with running(n_workers=2) as (_, client, *_):
         with dask.annotate(deadline="500 ms"):

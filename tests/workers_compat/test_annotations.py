@@ -15,6 +15,7 @@ from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import Payload
 from paceline.workers_compat.graphs.annotations import annotation_set, is_plain
 from paceline.workers_compat.graphs.plain_keys import plain_key
+from paceline.workers_compat.graphs.policies import Configured
 from paceline.workers_compat.security.unpickling import deserialize
 
 
@@ -184,6 +185,47 @@ def test_share_group():
         annotation_set({"group": "x" * 201})
 
 
+def configured(**options):
+    return {name: Configured(value, "x*") for name, value in options.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "annotations"),
+    [
+        ({"retry_on": "OSError", "retry_delay": 1, "retry_elsewhere": True}, {}),
+        ({"retry_on": "missing.Error", "retries": None}, {}),
+        ({"retry_backoff": 2, "retry_delay_max": 5}, {"retries": 2}),
+        ({"speculative": True}, {"pure": False}),
+    ],
+)
+def test_configured_policies_without_effect(options, annotations):
+    """They need or contradict others."""
+    found = annotation_set(annotations, configured(**options))
+    assert found.policy == annotation_set(annotations).policy
+    assert found.retries == annotations.get("retries")
+
+
+def test_configured_policies_with_annotated_retries():
+    policy = annotation_set({"retries": 2}, configured(retry_on="OSError", retry_delay=1)).policy
+    assert (policy.retry_on, policy.retry_delay_seconds) == (["builtins.OSError"], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"retry_on": "missing.Error"}, "'retry_on' names 'missing.Error', which"),
+        ({"deadline": "2020-01-31"}, "'deadline'='2020-01-31' had passed when the graph arrived"),
+        ({"retry_delay": 2, "retry_delay_max": 1}, "'retry_delay_max'=1 is less than"),
+    ],
+)
+def test_errors_about_configured_policies_name_the_setting(options, text):
+    where = r"in `paceline\.scheduler\.policies`, pattern 'x\*': "
+    with pytest.raises((ValueError, TimeoutError), match=f"^{where}{text}"):
+        annotation_set({"retries": 2}, configured(**options), received_at=1e9 * 1.7)
+    with pytest.raises((ValueError, TimeoutError), match=f"^the annotation {text}"):
+        annotation_set({"retries": 2, **options}, received_at=1e9 * 1.7)
+
+
 def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():
     assert annotation_set({"span": {"name": ("a",), "ids": ("1",)}}).span == (("a",), ("1",))
     assert annotation_set({"span": {"name": ("a",), "ids": ("\ud800",)}}).span is None
@@ -201,7 +243,7 @@ def test_annotations_with_tuples_are_pickled():
 
 def test_tasks_without_their_span_keep_other_annotations():
     span = {"name": ("a",), "ids": ("1",)}
-    found = annotation_set({"span": span, "color": "red"}, options={"retries": 2})
+    found = annotation_set({"span": span, "color": "red"}, options={"retries": Configured(2, "*")})
     assert found.value_less_span == {"color": "red"}
 
 

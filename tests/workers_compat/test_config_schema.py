@@ -9,6 +9,8 @@ from typing import Any
 import dask
 import pytest
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.server.durable.keeper import preconditions
+from paceline.scheduler.server.scheduler_options import check_options
 from paceline.workers_compat.config import schema
 from paceline.workers_compat.config.config import ConfigError, check
 
@@ -72,6 +74,7 @@ def test_error_has_the_key_and_the_accepted_values(key: str, value: Any) -> None
         ({"retry-delay": "soon"}, "'retry_delay' must be a duration, .* not 'soon'"),
         ({"retry-backoff": 0.5}, "'retry_backoff' must be from 1 to 1000, not 0.5"),
         ({"retry-on": [5]}, "'retry_on' must be an exception class, .* not 5"),
+        ({"retry-on": "NoError"}, "'retry_on' names 'NoError', which the scheduler cannot import"),
         ({"retries": -1}, "'retries' must be 0 or more, not -1"),
         ({"speculative": "yes"}, "'speculative' must be True or False, not 'yes'"),
         ({"deadline": "tomorrow"}, "'deadline' must be a duration, .* not 'tomorrow'"),
@@ -85,6 +88,24 @@ def test_error_about_policies_has_the_pattern_and_the_option(options: Any, error
         pytest.raises(ConfigError, match=text),
     ):
         check()
+
+
+def test_error_about_a_deadline_that_has_passed() -> None:
+    """It does not prevent that a scheduler is continued, which had started before."""
+    found = {"load*": {"deadline": "2020-01-31"}, "slow*": {"deadline": "1 h"}}
+    text = (
+        r"^in `paceline\.scheduler\.policies`, pattern 'load\*': 'deadline'='2020-01-31' had passed"
+    )
+    with dask.config.set({"paceline.scheduler.policies": found}):
+        with pytest.raises(ConfigError, match=text):
+            check()
+        with pytest.raises(ConfigError, match=text):
+            preconditions.check({})
+        with pytest.raises(ConfigError, match=text):
+            check_options({})
+        assert check(has_predecessor=True) == []
+        preconditions.check({}, has_predecessor=True)
+        check_options({}, has_predecessor=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +127,7 @@ def test_error_about_share_groups_has_the_group_and_the_setting(settings: Any, e
 VALID: dict[str, Any] = {
     "paceline.scheduler.policies": {
         "load*": {"timeout": "5m", "retry-on": ["OSError", "missing.Error"], "retry-delay": 0},
-        "slow*": {"timeout": None, "retries": 3, "deadline": "2001-01-31 18:00"},
+        "slow*": {"timeout": None, "retries": 3, "deadline": "9000-01-31 18:00"},
     },
     "paceline.shares.groups": {"batch": {"weight": 2, "memory": "10 GiB"}},
     "paceline.shares.clients": {"batch-*": "batch"},

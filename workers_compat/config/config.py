@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import pickle
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dask.utils import parse_bytes, parse_timedelta
 from distributed.protocol.pickle import dumps
 from distributed.system import MEMORY_LIMIT
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.workers_compat.graphs import policies
 from paceline.workers_compat.graphs.annotations import is_plain
 
 from . import schema
@@ -137,12 +139,17 @@ def graph_compiler_memory_limit_nbytes() -> int:
     return MEMORY_LIMIT // 2 if limit is None else limit
 
 
-def check() -> list[str]:
+def check(has_predecessor: bool = False) -> list[str]:
     """Validate all settings of a scheduler. Return a line about each unknown key.
+
+    Deadlines must be in the future, unless the scheduler continues what a predecessor has begun.
 
     Raise ConfigError with a line for each invalid value: its key and the accepted values.
     """
     invalid = list(schema.invalid_values())
+    if not invalid and not has_predecessor:
+        configured = dask.config.get(policies.CONFIG_KEY, default=None) or {}
+        invalid += policies.passed_deadlines(configured, time.time())
     if invalid:
         raise ConfigError(schema.join_lines(invalid))
     return list(schema.unknown_keys())

@@ -25,7 +25,7 @@ from .task_pickler import stock_payload, stock_pickle
 PLAIN_DEPTH_MAX = 32
 
 #: Annotations from the configuration for tasks that match no pattern.
-NO_OPTIONS: dict[str, Any] = {}
+NO_OPTIONS: dict[str, policies.Configured] = {}
 
 _ATOMS = (float, bool, bytes, type(None))
 
@@ -47,7 +47,7 @@ class AnnotationTable:
         self._submission = dict(submission or {})
         self._received_at = received_at
         self._has_policies = bool(dask.config.get(policies.CONFIG_KEY, default=None))
-        self._configured: dict[str, dict[str, Any]] = {}
+        self._configured: dict[str, dict[str, policies.Configured]] = {}
         # if nothing depends on the key, all tasks have the same annotations
         functions = any(_is_function(*each) for each in self._submission.items())
         depends_on_key = any(by_type.values()) or functions
@@ -99,14 +99,16 @@ class AnnotationTable:
         self._n_taken = len(self._sets)
         return new
 
-    def _options(self, prefix: str) -> dict[str, Any]:
+    def _options(self, prefix: str) -> dict[str, policies.Configured]:
         """Return what the configuration sets for tasks of `prefix`."""
         options = self._configured.get(prefix)
         if options is None:
             options = self._configured[prefix] = policies.configured(prefix) or NO_OPTIONS
         return options
 
-    def _by_value(self, found: dict[str, Any], options: dict[str, Any], prefix: str) -> int:
+    def _by_value(
+        self, found: dict[str, Any], options: dict[str, policies.Configured], prefix: str
+    ) -> int:
         data, buffers = stock_pickle(found)
         content = prefix if options else "", b"".join((data, *buffers))
         number = self._by_content.get(content)
@@ -115,7 +117,7 @@ class AnnotationTable:
             try:
                 self._sets.append(annotation_set(found, options, self._received_at))
             except (TypeError, ValueError, TimeoutError) as error:
-                text = f"{error} (annotations of the tasks {prefix!r})"
+                text = f"{error} (tasks {prefix!r})"
                 kinds = (TypeError, ValueError, TimeoutError)
                 kind = next(each for each in kinds if isinstance(error, each))
                 raise kind(text) from error
@@ -128,7 +130,9 @@ def _is_function(name: str, value: Any) -> bool:
 
 
 def annotation_set(
-    found: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS, received_at: float = 0.0
+    found: Mapping[str, Any],
+    options: Mapping[str, policies.Configured] = NO_OPTIONS,
+    received_at: float = 0.0,
 ) -> AnnotationSet:
     """Interpret the annotations of one task as stock's ``_apply_annotations`` does.
 
@@ -139,8 +143,9 @@ def annotation_set(
     TimeoutError if a deadline has passed.
     """
     out = AnnotationSet(value=_set_value(found))
-    found = {**options, **found} if options else found
-    out.policy = policies.task_policy(found, received_at)
+    patterns = {name: each.pattern for name, each in options.items() if name not in found}
+    found = {**{name: options[name].value for name in patterns}, **found}
+    out.policy = policies.task_policy(found, received_at, patterns)
     for name, value in found.items():
         if name in ("restrictions", "workers"):
             out.workers = plain_workers(name, value)
@@ -148,8 +153,8 @@ def annotation_set(
             out.allow_other_workers = bool(value)
         elif name == "resources":
             out.resources = resource_amounts(value)
-        elif name == "retries":
-            out.retries = policies.plain_count(name, value)
+        elif name == "retries" and not (value is None and name in patterns):
+            out.retries = policies.plain_count(policies.label(name), value)
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "group":

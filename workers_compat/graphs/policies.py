@@ -10,12 +10,12 @@ import contextlib
 import importlib
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from numbers import Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask.config
 from dask.utils import parse_timedelta
@@ -30,21 +30,37 @@ FACTOR_MAX = 1_000
 #: Longest ``deadline`` that is a duration. A larger number is the time of a clock by mistake.
 DEADLINE_MAX_SECONDS = 10 * 366 * 86_400
 
+#: Accepted values, for texts of errors.
+DURATION = 'a duration, such as "5m" or 300 (seconds)'
+TIME = 'a time, such as a datetime or "2030-01-31 18:00"'
 
-def configured(prefix: str) -> dict[str, Any]:
+#: ``patterns`` of ``task_policy`` without a configuration.
+NO_PATTERNS: Mapping[str, str] = MappingProxyType({})
+
+
+class Configured(NamedTuple):
+    """The value of an option in the configuration, and the pattern that sets it."""
+
+    value: Any
+    pattern: str
+
+
+def configured(prefix: str) -> dict[str, Configured]:
     """Return the annotations that the configuration sets for tasks of `prefix`."""
-    found: dict[str, Any] = {}
+    found: dict[str, Configured] = {}
     for pattern, options in (dask.config.get(CONFIG_KEY, default=None) or {}).items():
         if fnmatchcase(prefix, str(pattern)):
-            found.update({option_name(name): value for name, value in options.items()})
+            for name, value in options.items():
+                found[option_name(name)] = Configured(value, str(pattern))
     return found
 
 
 def check_configured(policies: Mapping[Any, Any]) -> None:
     """Check the names and values of the options in the value of ``CONFIG_KEY``.
 
-    Exception classes are not imported, and options that contradict or need others are not refused,
-    because an annotation or another pattern can change those.
+    Exception classes of modules are not imported, and options that contradict or need others are
+    not refused, because an annotation or another pattern can change those. Deadlines may have
+    passed; see ``passed_deadlines``.
 
     Raises:
         ValueError: an option is invalid. The text names its pattern.
@@ -52,11 +68,22 @@ def check_configured(policies: Mapping[Any, Any]) -> None:
     for pattern, options in policies.items():
         try:
             for name, value in options.items():
+                option = option_name(name)
                 if value is not None:
-                    _read(option_name(name), value)
+                    _read(option, repr(option), value)
         except (TypeError, ValueError) as error:
-            text = str(error).removeprefix("the annotation ")
-            raise ValueError(f"in {pattern!r}, {text}") from error
+            raise ValueError(f"in {pattern!r}, {error}") from error
+
+
+def passed_deadlines(policies: Mapping[Any, Any], now: float) -> Iterator[str]:
+    """Yield a line for each deadline in the valid value of ``CONFIG_KEY`` that is before `now`."""
+    for pattern, options in policies.items():
+        for name, value in options.items():
+            if option_name(name) == "deadline" and value is not None:
+                where = label("deadline", pattern)
+                when = _deadline(where, value, now)
+                if when.timestamp() <= now:
+                    yield _passed(where, value, when, now, "the scheduler started")
 
 
 def option_name(name: str) -> str:
@@ -72,11 +99,20 @@ def option_name(name: str) -> str:
     return found
 
 
-def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | None:
+def label(name: str, pattern: str | None = None) -> str:
+    """Return how errors refer to the annotation `name`, or to an option that `pattern` sets."""
+    if pattern is None:
+        return f"the annotation {name!r}"
+    return f"in `{CONFIG_KEY}`, pattern {pattern!r}: {name!r}"
+
+
+def task_policy(
+    found: Mapping[str, Any], received_at: float, patterns: Mapping[str, str] = NO_PATTERNS
+) -> TaskPolicy | None:
     """Return the policies among the annotations `found` of a task; None if there are none.
 
-    `received_at` is the time at which the graph arrived, in seconds since the epoch. A value of
-    None is ignored.
+    `received_at` is the time at which the graph arrived, in seconds since the epoch. `patterns` has
+    the pattern of each value that comes from the configuration. A value of None is ignored.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -84,79 +120,100 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
         TimeoutError: the deadline had passed when the graph arrived.
     """
     given = {name: found[name] for name in POLICIES if found.get(name) is not None}
-    if not given:
+    labels = {name: label(name, patterns.get(name)) for name in given}
+    values = {name: _read(name, labels[name], given[name], received_at) for name in given}
+    has_retries = found.get("retries") is not None
+    for name in _ineffective(values, has_retries) & patterns.keys():
+        values.pop(name, None)
+    if not values:
         return None
-    values = {
-        FIELDS.get(name, name): _read(name, value, received_at) for name, value in given.items()
-    }
-    if "deadline" in given:
+    if "deadline" in values:
         when: datetime = values["deadline"]
         values["deadline"] = when.timestamp()
-        values["deadline_text"] = when.isoformat(sep=" ", timespec="seconds")
+        values["deadline_text"] = _text(when)
         if when.timestamp() <= received_at:
-            raise TimeoutError(
-                f"the annotation 'deadline'={given['deadline']!r} had passed when the graph arrived"
-            )
-    if "retry_on" in given:
-        values["retry_on"] = sorted({_exception_name(each) for each in values["retry_on"]})
-    policy = TaskPolicy(**values)
+            where, value = labels["deadline"], given["deadline"]
+            raise TimeoutError(_passed(where, value, when, received_at, "the graph arrived"))
+    if "retry_on" in values:
+        names = {_exception_name(labels["retry_on"], each) for each in values["retry_on"]}
+        values["retry_on"] = sorted(names)
+    _check_retries(values, given, labels, has_retries)
+    policy = TaskPolicy(**{FIELDS.get(name, name): value for name, value in values.items()})
     if policy.speculative and not policy.pure:
-        raise ValueError("the annotations 'speculative'=True and 'pure'=False contradict")
-    _check_retries(policy, given, has_retries=found.get("retries") is not None)
+        raise ValueError(f"{labels['speculative']}=True contradicts 'pure'=False")
     return policy
 
 
-def _check_retries(policy: TaskPolicy, given: Mapping[str, Any], has_retries: bool) -> None:
-    """Raise ValueError if a policy about retries in `given` lacks or contradicts another one."""
-    retries = [name for name in given if name.startswith("retry_")]
+def _ineffective(values: Mapping[str, Any], has_retries: bool) -> set[str]:
+    """Return policies that need or contradict another one of `values`.
+
+    They have no effect if they come from the configuration, which may be written for other tasks.
+    """
+    out = set[str]()
+    if not has_retries:
+        out.update(name for name in values if name.startswith("retry_"))
+    if "retry_delay" not in values:
+        out.update(("retry_backoff", "retry_delay_max"))
+    if values.get("pure") is False:
+        out.add("speculative")
+    return out
+
+
+def _check_retries(
+    values: Mapping[str, Any],
+    given: Mapping[str, Any],
+    labels: Mapping[str, str],
+    has_retries: bool,
+) -> None:
+    """Raise ValueError if a policy about retries in `values` lacks or contradicts another one.
+
+    `given` has the values as the user wrote them.
+    """
+    named = {name: f"{labels[name]}={given[name]!r}" for name in values if name in given}
+    retries = [name for name in named if name.startswith("retry_")]
     if retries and not has_retries:
         raise ValueError(
-            f"the annotation {retries[0]!r}={given[retries[0]]!r} needs the annotation "
-            "'retries', the number of retries"
+            f"{named[retries[0]]} needs the annotation 'retries', the number of retries"
         )
+    delay = values.get("retry_delay", 0.0)
     for name in ("retry_backoff", "retry_delay_max"):
-        if name in given and not policy.retry_delay_seconds:
-            raise ValueError(
-                f"the annotation {name!r}={given[name]!r} needs a 'retry_delay' of more than 0"
-            )
-    if "retry_delay_max" in given and policy.retry_delay_max_seconds < policy.retry_delay_seconds:
+        if name in named and not delay:
+            raise ValueError(f"{named[name]} needs a 'retry_delay' of more than 0")
+    if values.get("retry_delay_max", delay) < delay:
         raise ValueError(
-            f"the annotation 'retry_delay_max'={given['retry_delay_max']!r} is less than "
-            f"'retry_delay'={given['retry_delay']!r}"
+            f"{named['retry_delay_max']} is less than 'retry_delay'={given['retry_delay']!r}"
         )
 
 
-def _read(name: str, value: Any, received_at: float = 0.0) -> Any:
+def _read(name: str, where: str, value: Any, received_at: float = 0.0) -> Any:
     """Return the value of an option, checked and converted. Raises TypeError or ValueError.
 
-    The exception classes of ``retry_on`` are not imported yet.
+    `where` is the option in texts of errors. Exception classes of modules are not imported yet.
     """
-    return _deadline(value, received_at) if name == "deadline" else READERS[name](name, value)
+    return (
+        _deadline(where, value, received_at) if name == "deadline" else READERS[name](where, value)
+    )
 
 
-def _exceptions(name: str, value: Any) -> Collection[Any]:
-    """Return the given exception classes and names, which are not imported."""
+def _exceptions(where: str, value: Any) -> Collection[Any]:
+    """Return the given exception classes and names. Only those without a module are imported."""
     given = value if isinstance(value, tuple | list | set | frozenset) else [value]
     if not given:
-        raise ValueError(f"the annotation {name!r} must name an exception class, not {value!r}")
+        raise ValueError(f"{where} must name an exception class, not {value!r}")
     for each in given:
-        if not isinstance(each, str):
-            _check_exception(each, each)
+        if not isinstance(each, str) or "." not in each:
+            _exception_name(where, each)
     return given
 
 
-def _exception_name(given: Any) -> str:
-    found = _imported(given) if isinstance(given, str) else given
-    _check_exception(found, given)
-    return full_name(found)
-
-
-def _check_exception(found: Any, given: Any) -> None:
+def _exception_name(where: str, given: Any) -> str:
+    found = _imported(where, given) if isinstance(given, str) else given
     if not isinstance(found, type) or not issubclass(found, BaseException):
         raise TypeError(
-            "the annotation 'retry_on' must be an exception class, the name of one, or a tuple of "
-            f"those, not {given!r}"
+            f"{where} must be an exception class, the name of one, or a tuple of those, "
+            f"not {given!r}"
         )
+    return full_name(found)
 
 
 def full_name(cls: type) -> str:
@@ -164,107 +221,116 @@ def full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _imported(name: str) -> Any:
+def _imported(where: str, name: str) -> Any:
     """Return what ``package.module.Class`` names; a name without a module is built in."""
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module or "builtins"), attribute)
     except Exception as error:
         raise ValueError(
-            f"the annotation 'retry_on' names {name!r}, which the scheduler cannot import: "
+            f"{where} names {name!r}, which the scheduler cannot import: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _factor(name: str, value: Any) -> float:
+def _factor(where: str, value: Any) -> float:
     """Return a factor from 1 to ``FACTOR_MAX``."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number:
-        raise TypeError(f"the annotation {name!r} must be a number, not {value!r}")
+        raise TypeError(f"{where} must be a number, not {value!r}")
     if not 1 <= value <= FACTOR_MAX:
-        raise ValueError(f"the annotation {name!r} must be from 1 to {FACTOR_MAX}, not {value!r}")
+        raise ValueError(f"{where} must be from 1 to {FACTOR_MAX}, not {value!r}")
     return float(value)
 
 
-def plain_count(name: str, value: Any) -> int:
+def plain_count(where: str, value: Any) -> int:
     """Return a number of times, which is not negative. Raises TypeError or ValueError."""
     try:
         count = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}") from error
+        raise TypeError(f"{where} must be an int, not {value!r}") from error
     if count < 0:
-        raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
+        raise ValueError(f"{where} must be 0 or more, not {value!r}")
     if not is_encodable(count):
-        raise ValueError(f"the annotation {name!r} must have at most 64 bits, not {value!r}")
+        raise ValueError(f"{where} must have at most 64 bits, not {value!r}")
     return int(count)
 
 
-def flag(name: str, value: Any) -> bool:
+def flag(where: str, value: Any) -> bool:
     """Return a truth value."""
     if not isinstance(value, bool):
-        raise TypeError(f"the annotation {name!r} must be True or False, not {value!r}")
+        raise TypeError(f"{where} must be True or False, not {value!r}")
     return value
 
 
-def duration(name: str, value: Any, may_be_zero: bool = True) -> float:
+def duration(where: str, value: Any, may_be_zero: bool = True, accepted: str = DURATION) -> float:
     """Return a duration in seconds, which is not negative; and not 0 unless that is allowed."""
-    seconds = _seconds(name, value)
+    seconds = _seconds(where, value, accepted)
     if not math.isfinite(seconds):
-        raise ValueError(f"the annotation {name!r} must be finite, not {value!r}")
+        raise ValueError(f"{where} must be finite, not {value!r}")
     if seconds < 0 or (seconds == 0 and not may_be_zero):
         limit = "0 or more" if may_be_zero else "more than 0"
-        raise ValueError(f"the annotation {name!r} must be {limit} seconds, not {value!r}")
+        raise ValueError(f"{where} must be {limit} seconds, not {value!r}")
     return seconds
 
 
-def _timeout(name: str, value: Any) -> float:
-    return duration(name, value, may_be_zero=False)
+def _timeout(where: str, value: Any) -> float:
+    return duration(where, value, may_be_zero=False)
 
 
-def _seconds(name: str, value: Any) -> float:
-    accepted = 'a duration, such as "5m" or 300 (seconds)'
-    if name == "deadline":
-        accepted += ', or a time, such as a datetime or "2030-01-31 18:00"'
+def _seconds(where: str, value: Any, accepted: str) -> float:
+    """Return a number of seconds; `accepted` describes valid values in texts of errors."""
+    problem = f"{where} must be {accepted}, not {value!r}"
     if isinstance(value, bool):
-        raise TypeError(f"the annotation {name!r} must be {accepted}, not {value!r}")
+        raise TypeError(problem)
     try:
         if isinstance(value, int | float):
             return float(value)
         return float(parse_timedelta(value, default="seconds"))
     except (TypeError, AttributeError) as error:
-        kind = f"the annotation {name!r} must be {accepted}, not {value!r}"
-        raise TypeError(kind) from error
+        raise TypeError(problem) from error
     except (ValueError, LookupError, OverflowError) as error:
-        kind = f"the annotation {name!r} must be {accepted}, not {value!r}"
-        raise ValueError(kind) from error
+        raise ValueError(problem) from error
 
 
-def _deadline(value: Any, received_at: float) -> datetime:
+def _deadline(where: str, value: Any, received_at: float) -> datetime:
     """Return a deadline with its zone. A time without a zone is local time."""
-    given = value
-    if isinstance(value, str) and "-" in value:
-        with contextlib.suppress(ValueError):
-            value = datetime.fromisoformat(value)
+    when = _as_datetime(value)
     seconds = 0.0
-    if not isinstance(value, datetime):
-        seconds = _timeout("deadline", value)
+    if when is None:
+        seconds = duration(where, value, may_be_zero=False, accepted=f"{DURATION}, or {TIME}")
         if seconds > DEADLINE_MAX_SECONDS:
             raise ValueError(
-                "the annotation 'deadline' must be a duration of at most ten years, or a time, "
-                f'such as a datetime or "2030-01-31 18:00", not {given!r}'
+                f"{where} must be a duration of at most ten years, or {TIME}, not {value!r}"
             )
     try:
-        if isinstance(value, datetime):
-            return value.astimezone()
-        return datetime.fromtimestamp(received_at + seconds).astimezone()
+        if when is None:
+            when = datetime.fromtimestamp(received_at + seconds)
+        return when.astimezone()
     except (ValueError, OverflowError, OSError) as error:
-        raise ValueError(
-            f"the annotation 'deadline' must be a time up to the year 9999, not {given!r}"
-        ) from error
+        raise ValueError(f"{where} must be a time up to the year 9999, not {value!r}") from error
 
 
-#: Option -> the function that checks and converts its value, given both. ``deadline`` is relative
-#: to the time at which the graph arrived; see ``_read``.
+def _as_datetime(value: Any) -> datetime | None:
+    """Return a time as a datetime, which may lack a zone; None for any other value."""
+    if isinstance(value, str) and "-" in value:
+        with contextlib.suppress(ValueError):
+            return datetime.fromisoformat(value)
+    return value if isinstance(value, datetime) else None
+
+
+def _passed(where: str, given: Any, when: datetime, now: float, event: str) -> str:
+    """Return the error about a deadline that is before an `event` at the time `now`."""
+    at = _text(datetime.fromtimestamp(now).astimezone())
+    return f"{where}={given!r} had passed when {event}: {_text(when)} is before {at}"
+
+
+def _text(when: datetime) -> str:
+    return when.isoformat(sep=" ", timespec="seconds")
+
+
+#: Option -> the function that checks and converts its value, given how errors refer to the option,
+#: and the value. ``deadline`` is relative to the time at which the graph arrived; see ``_read``.
 READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
     {
         "timeout": _timeout,
