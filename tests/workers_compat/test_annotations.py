@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from datetime import UTC, datetime
 
 import dask
 import dask.array as da
@@ -224,6 +226,29 @@ def test_errors_about_configured_policies_name_the_setting(options, text):
         annotation_set({"retries": 2}, configured(**options), received_at=1e9 * 1.7)
     with pytest.raises((ValueError, TimeoutError), match=f"^the annotation {text}"):
         annotation_set({"retries": 2, **options}, received_at=1e9 * 1.7)
+
+
+@pytest.fixture
+def new_york(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_a_deadline_without_a_zone_is_local_time_of_the_scheduler(new_york):
+    passed = r"2026-01-31 18:00:00-05:00 is before 2026-01-31 19:00:00-05:00"
+    arrived = datetime(2026, 2, 1, 0, 0, tzinfo=UTC).timestamp()
+    for value in (datetime(2026, 1, 31, 18), "2026-01-31 18:00"):
+        assert annotation_set({"deadline": value}).policy.deadline == arrived - 3600
+        local = r"\. A time without a zone is local time of the scheduler \(EST\)$"
+        with pytest.raises(TimeoutError, match=passed + local):
+            annotation_set({"deadline": value}, received_at=arrived)
+    with pytest.raises(TimeoutError, match=f"{passed}$"):
+        annotation_set({"deadline": "2026-01-31 23:00Z"}, received_at=arrived)
+    with pytest.raises(ValueError, match="without a zone, local time of the scheduler"):
+        annotation_set({"deadline": "tomorrow"})
 
 
 def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():

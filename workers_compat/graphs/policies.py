@@ -32,7 +32,9 @@ DEADLINE_MAX_SECONDS = 10 * 366 * 86_400
 
 #: Accepted values, for texts of errors.
 DURATION = 'a duration, such as "5m" or 300 (seconds)'
-TIME = 'a time, such as a datetime or "2030-01-31 18:00"'
+TIME = (
+    'a time, such as a datetime or "2030-01-31 18:00" (without a zone, local time of the scheduler)'
+)
 
 #: ``patterns`` of ``task_policy`` without a configuration.
 NO_PATTERNS: Mapping[str, str] = MappingProxyType({})
@@ -294,7 +296,7 @@ def _seconds(where: str, value: Any, accepted: str) -> float:
 
 
 def _deadline(where: str, value: Any, received_at: float) -> datetime:
-    """Return a deadline with its zone. A time without a zone is local time."""
+    """Return a deadline with its zone. A time without a zone is local time of this process."""
     when = _as_datetime(value)
     seconds = 0.0
     if when is None:
@@ -322,7 +324,11 @@ def _as_datetime(value: Any) -> datetime | None:
 def _passed(where: str, given: Any, when: datetime, now: float, event: str) -> str:
     """Return the error about a deadline that is before an `event` at the time `now`."""
     at = _text(datetime.fromtimestamp(now).astimezone())
-    return f"{where}={given!r} had passed when {event}: {_text(when)} is before {at}"
+    text = f"{where}={given!r} had passed when {event}: {_text(when)} is before {at}"
+    read = _as_datetime(given)
+    if read is not None and read.tzinfo is None:
+        text += f". A time without a zone is local time of the scheduler ({when.tzname()})"
+    return text
 
 
 def _text(when: datetime) -> str:
