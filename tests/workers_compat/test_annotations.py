@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import dask
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from dask._task_spec import Task
 from dask.base import collections_to_expr
@@ -249,6 +250,27 @@ def test_a_deadline_without_a_zone_is_local_time_of_the_scheduler(new_york):
         annotation_set({"deadline": "2026-01-31 23:00Z"}, received_at=arrived)
     with pytest.raises(ValueError, match="without a zone, local time of the scheduler"):
         annotation_set({"deadline": "tomorrow"})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (pd.Timestamp("2030-01-31 18:00", tz="Europe/Berlin"), "2030-01-31 12:00:00-05:00"),
+        (pd.Timestamp("2030-01-31 18:00"), "2030-01-31 18:00:00-05:00"),
+        (np.datetime64("2030-01-31T18:00", "ns"), "2030-01-31 18:00:00-05:00"),
+        (np.datetime64("2030-01-31"), "2030-01-31 00:00:00-05:00"),
+        (date(2030, 1, 31), "2030-01-31 00:00:00-05:00"),
+        (pd.Timedelta("1m"), "1969-12-31 19:01:00-05:00"),
+    ],
+)
+def test_deadlines_of_other_types(new_york, value, text):
+    assert annotation_set({"deadline": value}).policy.deadline_text == text
+
+
+@pytest.mark.parametrize("value", [datetime.min, pd.NaT, np.datetime64("NaT")])
+def test_values_that_are_no_deadlines(value):
+    with pytest.raises((TypeError, ValueError), match=r"'deadline' must be .*a time.*, not "):
+        annotation_set({"deadline": value})
 
 
 def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():

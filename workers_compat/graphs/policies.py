@@ -11,7 +11,7 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import date, datetime, time
 from fnmatch import fnmatchcase
 from numbers import Real
 from types import MappingProxyType
@@ -297,28 +297,36 @@ def _seconds(where: str, value: Any, accepted: str) -> float:
 
 def _deadline(where: str, value: Any, received_at: float) -> datetime:
     """Return a deadline with its zone. A time without a zone is local time of this process."""
-    when = _as_datetime(value)
-    seconds = 0.0
-    if when is None:
-        seconds = duration(where, value, may_be_zero=False, accepted=f"{DURATION}, or {TIME}")
-        if seconds > DEADLINE_MAX_SECONDS:
-            raise ValueError(
-                f"{where} must be a duration of at most ten years, or {TIME}, not {value!r}"
-            )
     try:
-        if when is None:
-            when = datetime.fromtimestamp(received_at + seconds)
-        return when.astimezone()
+        when = _as_datetime(value)
+        if when is not None:
+            return when.astimezone()
     except (ValueError, OverflowError, OSError) as error:
-        raise ValueError(f"{where} must be a time up to the year 9999, not {value!r}") from error
+        raise ValueError(
+            f"{where} must be a time from now up to the year 9999, not {value!r}"
+        ) from error
+    seconds = duration(where, value, may_be_zero=False, accepted=f"{DURATION}, or {TIME}")
+    if seconds > DEADLINE_MAX_SECONDS:
+        raise ValueError(
+            f"{where} must be a duration of at most ten years, or {TIME}, not {value!r}"
+        )
+    return datetime.fromtimestamp(received_at + seconds).astimezone()
 
 
 def _as_datetime(value: Any) -> datetime | None:
-    """Return a time as a datetime, which may lack a zone; None for any other value."""
+    """Return a time as a datetime, which may lack a zone; None for any other value.
+
+    A date is its first moment. Raises ValueError for ``pandas.NaT``.
+    """
     if isinstance(value, str) and "-" in value:
         with contextlib.suppress(ValueError):
             return datetime.fromisoformat(value)
-    return value if isinstance(value, datetime) else None
+    if type(value).__name__ == "datetime64":  # of numpy, which need not be installed
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, datetime):
+        # astimezone() of a pandas.Timestamp needs an argument
+        return datetime.combine(value.date(), value.timetz())
+    return datetime.combine(value, time()) if isinstance(value, date) else None
 
 
 def _passed(where: str, given: Any, when: datetime, now: float, event: str) -> str:
