@@ -158,6 +158,8 @@ def test_numbers_of_other_types():
     value = {"retries": 1, "retry_delay": np.int64(1), "retry_backoff": np.int64(2)}
     policy = annotation_set(value).policy
     assert (policy.retry_delay_seconds, policy.retry_backoff) == (1, 2)
+    policy = annotation_set({"speculative": np.True_, "pure": np.True_}).policy
+    assert policy.speculative is True and policy.pure is True
 
 
 def test_subclasses_of_builtin_types_become_builtin():
@@ -265,6 +267,14 @@ def test_a_deadline_without_a_zone_is_local_time_of_the_scheduler(new_york):
 )
 def test_deadlines_of_other_types(new_york, value, text):
     assert annotation_set({"deadline": value}).policy.deadline_text == text
+
+
+@pytest.mark.parametrize("value", ["5 min", "5mins", "1h30m", "1 year"])
+@pytest.mark.parametrize("name", ["timeout", "deadline"])
+def test_errors_about_durations_list_the_units(name, value):
+    text = f"not '{value}'. A duration is a number and one unit: ns, us, ms, s, m, h, d, w, or"
+    with pytest.raises(ValueError, match=text):
+        annotation_set({name: value})
 
 
 @pytest.mark.parametrize("value", [datetime.min, pd.NaT, np.datetime64("NaT")])

@@ -35,6 +35,10 @@ DURATION = 'a duration, such as "5m" or 300 (seconds)'
 TIME = (
     'a time, such as a datetime or "2030-01-31 18:00" (without a zone, local time of the scheduler)'
 )
+UNITS = (
+    "a number and one unit: ns, us, ms, s, m, h, d, w, "
+    'or the name of one, such as "minutes" or "days"'
+)
 
 #: ``patterns`` of ``task_policy`` without a configuration.
 NO_PATTERNS: Mapping[str, str] = MappingProxyType({})
@@ -259,10 +263,11 @@ def plain_count(where: str, value: Any) -> int:
 
 
 def flag(where: str, value: Any) -> bool:
-    """Return a truth value."""
-    if not isinstance(value, bool):
+    """Return a truth value, which may be NumPy's."""
+    is_numpy = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    if not isinstance(value, bool) and not is_numpy:
         raise TypeError(f"{where} must be True or False, not {value!r}")
-    return value
+    return bool(value)
 
 
 def duration(where: str, value: Any, may_be_zero: bool = True, accepted: str = DURATION) -> float:
@@ -292,7 +297,7 @@ def _seconds(where: str, value: Any, accepted: str) -> float:
     except (TypeError, AttributeError) as error:
         raise TypeError(problem) from error
     except (ValueError, LookupError, OverflowError) as error:
-        raise ValueError(problem) from error
+        raise ValueError(f"{problem}. A duration is {UNITS}") from error
 
 
 def _deadline(where: str, value: Any, received_at: float) -> datetime:
