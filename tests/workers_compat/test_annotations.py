@@ -186,8 +186,16 @@ def test_share_group():
     assert annotation_set({"group": "batch"}).group == "batch"
     with pytest.raises(TypeError, match=r"'group' must be the name of a group, .*, not ''"):
         annotation_set({"group": ""})
-    with pytest.raises(TypeError, match="at most 200 characters"):
+    with pytest.raises(TypeError, match="a text of 1 to 200 characters"):
         annotation_set({"group": "x" * 201})
+
+
+def test_none_is_no_share_group_and_no_retries(compile, close):
+    none = annotation_set({"group": None, "retries": None}, configured(retries=2))
+    assert none.group is none.retries is None
+    with dask.annotate(group=None):
+        x = delayed(max)(1, 2)
+    assert compile(x, annotations=close({"group": "batch"})).annotations(x.key).group is None
 
 
 def configured(**options):

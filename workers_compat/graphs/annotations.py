@@ -27,6 +27,9 @@ PLAIN_DEPTH_MAX = 32
 #: Annotations from the configuration for tasks that match no pattern.
 NO_OPTIONS: dict[str, policies.Configured] = {}
 
+#: Annotations for which None means that a task has none.
+NONE_IS_OFF = frozenset((*policies.OPTIONS, "group"))
+
 _ATOMS = (float, bool, bytes, type(None))
 
 
@@ -77,8 +80,8 @@ class AnnotationTable:
         }
         for name, values in self._by_type.items():
             value = values.get(key)
-            # None switches off a policy of the configuration or of the whole submission
-            if value is not None or (name in policies.POLICIES and key in values):
+            # None switches off what the configuration or the whole submission sets
+            if value is not None or (name in NONE_IS_OFF and key in values):
                 found[name] = value
         options = self._options(prefix) if self._has_policies else NO_OPTIONS
         if not found and not options:
@@ -147,13 +150,15 @@ def annotation_set(
     found = {**{name: options[name].value for name in patterns}, **found}
     out.policy = policies.task_policy(found, received_at, patterns)
     for name, value in found.items():
+        if value is None and name in NONE_IS_OFF:
+            continue
         if name in ("restrictions", "workers"):
             out.workers = plain_workers(name, value)
         elif name in ("loose_restrictions", "allow_other_workers"):
             out.allow_other_workers = bool(value)
         elif name == "resources":
             out.resources = resource_amounts(value)
-        elif name == "retries" and not (value is None and name in patterns):
+        elif name == "retries":
             out.retries = policies.plain_count(policies.label(name), value)
         elif name == "priority":
             out.priority = plain_number(value)
@@ -161,8 +166,8 @@ def annotation_set(
             is_name = isinstance(value, str) and 0 < len(value) <= GROUP_NAME_MAX
             if not is_name or not is_encodable(value):
                 raise TypeError(
-                    "the annotation 'group' must be the name of a group, of at most "
-                    f"{GROUP_NAME_MAX} characters, not {value!r:.300}"
+                    "the annotation 'group' must be the name of a group, a text of 1 to "
+                    f"{GROUP_NAME_MAX} characters, or None, not {value!r:.300}"
                 )
             out.group = str(value)
         elif name == "span":
