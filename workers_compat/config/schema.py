@@ -275,7 +275,8 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     "paceline.scheduler.speculation": (
         BOOL,
         "Whether tasks that take much longer than usual get a "
-        "[second run](task-policies.md#second-runs) on another worker.",
+        "[second run](task-policies.md#second-runs) on another worker, except those annotated with "
+        "`pure=False`; the argument `pure=False` of `submit`, `map` and `delayed` does not count.",
     ),
     "paceline.scheduler.speculation-factor": (
         ValueType(
