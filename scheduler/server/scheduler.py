@@ -124,7 +124,7 @@ class Scheduler:
         timeout: Any = None,
         **other: Any,
     ) -> None:
-        check_options(other, has_predecessor=keeper is not None)
+        check_options(other)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services, self.service_specs = dict[str, Any](), services or {}
         self.scheduler_file = scheduler_file or None

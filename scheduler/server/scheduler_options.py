@@ -34,11 +34,8 @@ def core_config(
     return dask_config.scheduler_config(**given)
 
 
-def check_options(options: dict[str, Any], has_predecessor: bool = False) -> None:
-    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement.
-
-    `has_predecessor` is whether the scheduler may continue what another process has begun.
-    """
+def check_options(options: dict[str, Any]) -> None:
+    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement."""
     for name, value in options.items():
         if name == "durable" and value:
             raise ValueError(f"durable= is not possible: {NOT_DURABLE}")
@@ -46,5 +43,5 @@ def check_options(options: dict[str, Any], has_predecessor: bool = False) -> Non
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
         elif name not in IGNORED:
             raise TypeError(f"unexpected keyword argument {name!r}")
-    for line in dask_config.check(has_predecessor):
+    for line in dask_config.check():
         logger.warning("%s", line)

@@ -9,8 +9,6 @@ from typing import Any
 import dask
 import pytest
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.server.durable.keeper import preconditions
-from paceline.scheduler.server.scheduler_options import check_options
 from paceline.workers_compat.config import schema
 from paceline.workers_compat.config.config import ConfigError, check
 
@@ -90,22 +88,13 @@ def test_error_about_policies_has_the_pattern_and_the_option(options: Any, error
         check()
 
 
-def test_error_about_a_deadline_that_has_passed() -> None:
-    """It does not prevent that a scheduler is continued, which had started before."""
+def test_warning_about_a_deadline_that_has_passed() -> None:
+    """It does not prevent the start, or a supervisor could not restart the scheduler later."""
     found = {"load*": {"deadline": "2020-01-31"}, "slow*": {"deadline": "1 h"}}
-    text = (
-        r"^in `paceline\.scheduler\.policies`, pattern 'load\*': 'deadline'='2020-01-31' had passed"
-    )
     with dask.config.set({"paceline.scheduler.policies": found}):
-        with pytest.raises(ConfigError, match=text):
-            check()
-        with pytest.raises(ConfigError, match=text):
-            preconditions.check({})
-        with pytest.raises(ConfigError, match=text):
-            check_options({})
-        assert check(has_predecessor=True) == []
-        preconditions.check({}, has_predecessor=True)
-        check_options({}, has_predecessor=True)
+        (line,) = check()
+    begin = "in `paceline.scheduler.policies`, pattern 'load*': 'deadline'='2020-01-31' had passed"
+    assert line.startswith(begin)
 
 
 @pytest.mark.parametrize(

@@ -139,20 +139,18 @@ def graph_compiler_memory_limit_nbytes() -> int:
     return MEMORY_LIMIT // 2 if limit is None else limit
 
 
-def check(has_predecessor: bool = False) -> list[str]:
-    """Validate all settings of a scheduler. Return a line about each unknown key.
+def check() -> list[str]:
+    """Validate all settings of a scheduler. Return lines to warn of.
 
-    Deadlines must be in the future, unless the scheduler continues what a predecessor has begun.
+    These are unknown keys, and deadlines that have passed.
 
     Raise ConfigError with a line for each invalid value: its key and the accepted values.
     """
     invalid = list(schema.invalid_values())
-    if not invalid and not has_predecessor:
-        configured = dask.config.get(policies.CONFIG_KEY, default=None) or {}
-        invalid += policies.passed_deadlines(configured, time.time())
     if invalid:
         raise ConfigError(schema.join_lines(invalid))
-    return list(schema.unknown_keys())
+    configured = dask.config.get(policies.CONFIG_KEY, default=None) or {}
+    return [*schema.unknown_keys(), *policies.passed_deadlines(configured, time.time())]
 
 
 def get(key: str, default: Any = None) -> Any:

@@ -212,8 +212,8 @@ def start_keeper(
     from paceline.workers_compat.config.config import ConfigError
 
     try:
+        preconditions.check(options)
         role, fd = new_release.role()
-        preconditions.check(options, has_predecessor=role in (KEEPER, STANDBY))
         if role == STANDBY:
             channel = new_release.join(fd)
         else:

@@ -23,16 +23,14 @@ class DurableError(Exception):
     """A scheduler cannot be durable as configured."""
 
 
-def check(options: Mapping[str, Any], has_predecessor: bool = False) -> None:
+def check(options: Mapping[str, Any]) -> None:
     """Check that a scheduler with these options of ``Scheduler`` can be durable.
-
-    `has_predecessor` is whether this process continues another one, in an upgrade.
 
     Raises:
         ConfigError: a value of the configuration is invalid.
         DurableError: it cannot.
     """
-    config.check(has_predecessor)
+    config.check()
     hosts = _listed(options.get("host") or "")
     default = config.get("distributed.comm.default-scheme") or "tcp"
     schemes = set(_listed(options.get("protocol") or default))
