@@ -177,6 +177,20 @@ def test_groups_wait_for_a_worker(make_env: Callable[..., Env]) -> None:
     assert [each["waits_for"] for each in share_report(env.state)["groups"]] == ["a worker"] * 3
 
 
+def test_groups_wait_for_a_worker_that_lasts(env: Env) -> None:
+    env.client("bob")
+    env.join("w0")
+    env.submit({"long-0": []})
+    env.finish("long-0", seconds=100.0)
+    env.heartbeat("w0", metrics={"ends_in": 50.0})
+    env.submit({"long-1": []})
+    env.submit({"short-1": [], "short-2": [], "short-3": []}, client="bob")
+    assert waits_for_share(env.state, share(env, "alice")) == "a worker that lasts"
+    assert waits_for_share(env.state, share(env, "bob")) != "a worker that lasts"
+    env.submit({"short-4": []})
+    assert waits_for_share(env.state, share(env, "alice")) == "its turn"
+
+
 def test_groups_at_a_cap_take_no_turns(four: Env) -> None:
     four.feed(SetShare("alice", {"tasks": 1}))
     four.submit(tasks("a", 5), client="alice")

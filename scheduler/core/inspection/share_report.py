@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from paceline.scheduler.core.policy.admission import waiting_count
 from paceline.scheduler.core.policy.fairness import is_outranked
+from paceline.scheduler.core.policy.placement import allowed_workers
+from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -22,6 +24,8 @@ CLIENTS_MAX: Final = 100
 COMPETITORS_MAX: Final = 10
 #: Share groups that are listed, those with work first.
 GROUPS_MAX: Final = 1_000
+#: Queues of a share group whose first tasks are checked for workers that end.
+QUEUES_MAX: Final = 100
 #: Tasks in no-worker whose groups are reported to wait for a worker.
 UNRUNNABLE_MAX: Final = 10_000
 
@@ -107,7 +111,8 @@ def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """Return what the queued tasks of `share` wait for; "" if it has none.
 
-    That is a cap ("cap of tasks"), "a worker", "higher class", "its turn", "memory" or "a slot".
+    That is a cap ("cap of tasks"), "a worker", "a worker that lasts", "higher class", "its turn",
+    "memory" or "a slot".
     """
     if not share.n_queued:
         return ""
@@ -116,12 +121,30 @@ def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
         return f"cap of {cap}"
     if not state.running:
         return "a worker"
+    if _ends_too_soon(state, share):
+        return "a worker that lasts"
     others = competitors(state, share)
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
     if others:
         return "its turn"
     return "memory" if waiting_count(state) else "a slot"
+
+
+def _ends_too_soon(state: SchedulerState, share: ShareGroup) -> bool:
+    """Return whether the workers that may run the queued tasks of `share` all end before these.
+
+    That is checked for the first task of each of its queues.
+    """
+    if not state.worker_ends.workers:
+        return False
+    queues = state.queued.queues[share].queues()
+    for ts in [ts for queue in queues[:QUEUES_MAX] for ts in queue.first(1)]:
+        allowed = allowed_workers(state, ts)
+        workers = state.running if allowed is None else allowed
+        if any(can_finish(state, ts, ws) for ws in workers):
+            return False
+    return True
 
 
 def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
