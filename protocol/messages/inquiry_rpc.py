@@ -119,7 +119,8 @@ class SharesRequest(Request, frozen=True, kw_only=True, tag="shares"):
 
     The stock scheduler does not have this operation.
 
-    Returns: the result of ``paceline.scheduler.core.inspection.share_report``.
+    Returns: the result of ``paceline.scheduler.core.inspection.share_report``; if the change is
+    refused, only {"error": reason}.
 
     Attributes:
         group: group to change, or None.

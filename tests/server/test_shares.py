@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler.server.cli import main
-from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
+from paceline.scheduler.server.cli.rpc_client import call_scheduler
 from paceline.scheduler.server.journal.replay import replay
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -48,19 +48,26 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         for address in (running.address, running.address.removeprefix("tcp://")):
             result = await asyncio.to_thread(CliRunner().invoke, main.main, ["shares", address])
             assert result.exit_code == 0 and "batch" in result.output
-        with pytest.raises(RpcError, match="weight of share group 'batch' must be from"):
-            bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
-            await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
+        bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
+        reply = await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
+        assert reply["error"].startswith("weight of share group 'batch' must be from")
     assert replay(journal).differs_after is None
 
 
-async def test_settings_do_not_change_if_shares_are_disabled() -> None:
+async def test_settings_do_not_change_if_shares_are_disabled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with dask.config.set({"paceline.shares.enabled": False}):
         running = scheduler()
     async with running:
-        with pytest.raises(RpcError, match=r"disabled; set `paceline\.shares\.enabled` to true"):
-            request = m.SharesRequest(group="(all)", settings={"tasks": 0})
-            await asyncio.to_thread(call_scheduler, running.address, request, 10.0)
+        command = ["shares", "(all)", "--tasks", "0", "--address", running.address]
+        result = await asyncio.to_thread(CliRunner().invoke, main.main, command)
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: cannot change share group '(all)': share groups are disabled; "
+        "set `paceline.shares.enabled` to true and restart the scheduler\n"
+    )
+    assert "Exception while handling" not in caplog.text
 
 
 @pytest.mark.parametrize(

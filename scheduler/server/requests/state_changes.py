@@ -30,11 +30,13 @@ def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -
 def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> dict[str, Any]:
     """Change settings of a share group, if any are given, and report all groups.
 
-    Raises:
-        ValueError: a setting is unknown or out of range, or share groups are disabled.
+    If a setting is unknown or out of range, or share groups are disabled, return the "error".
     """
     if request.group is not None and request.settings:
-        server.state.shares.check_change(request.group, request.settings)
+        try:
+            server.state.shares.check_change(request.group, request.settings)
+        except ValueError as error:
+            return {"error": str(error)}
         server.send_stimulus(stimuli.SetShare(request.group, request.settings))
     return share_report(server.state)
 
