@@ -40,6 +40,12 @@ SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
         "memory": NO_CAP,
     }
 )
+#: The caps among them, with the kind of their values.
+CAP_KINDS: Mapping[str, str] = MappingProxyType(
+    {"threads": "a whole number", "tasks": "a whole number", "memory": 'a size, as "10 GiB"'}
+)
+#: How errors describe the value that removes a cap.
+NO_CAP_TEXT = '"none" for no cap'
 
 #: (up to n workers, seconds between heartbeats); see ``heartbeat_interval``.
 HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
@@ -78,7 +84,8 @@ def check_group_settings(name: str, settings: Any) -> None:
             )
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or isnan(value):
-            raise ValueError(f"{key} of share group {name!r} must be a number; got {value!r}")
+            kind = f"{CAP_KINDS[key]}, or {NO_CAP_TEXT}" if key in CAP_KINDS else "a number"
+            raise ValueError(f"{key} of share group {name!r} must be {kind}; got {value!r}")
         if key == "weight" and not WEIGHT_MIN <= value <= WEIGHT_MAX:
             raise ValueError(
                 f"weight of share group {name!r} must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}; "
@@ -89,9 +96,9 @@ def check_group_settings(name: str, settings: Any) -> None:
                 f"class of share group {name!r} must be an integer from -{CLASS_MAX} to "
                 f"{CLASS_MAX}; got {value!r}"
             )
-        if key in ("threads", "tasks", "memory") and value != NO_CAP and not 0 <= value < inf:
+        if key in CAP_KINDS and value != NO_CAP and not 0 <= value < inf:
             raise ValueError(
-                f"{key} of share group {name!r} must be >= 0 and finite, or {NO_CAP:g} for no cap; "
+                f"{key} of share group {name!r} must be >= 0 and finite, or {NO_CAP_TEXT}; "
                 f"got {value!r}"
             )
         if key in ("threads", "tasks") and value != int(value):

@@ -67,7 +67,7 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
         ({"weight": "2"}, "weight of share group 'a' must be a number; got '2'"),
         (
             {"tasks": -2},
-            "tasks of share group 'a' must be >= 0 and finite, or -1 for no cap; got -2",
+            "tasks of share group 'a' must be >= 0 and finite, or .none. for no cap; got -2",
         ),
         ({"threads": 1.5}, "threads of share group 'a' must be a whole number; got 1.5"),
         ({"class": 1.5}, "class of share group 'a' must be an integer .*; got 1.5"),

@@ -10,7 +10,7 @@ import dask
 import pytest
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.workers_compat.config import schema
-from paceline.workers_compat.config.config import ConfigError, check
+from paceline.workers_compat.config.config import ConfigError, check, scheduler_config
 
 
 def test_schema_has_all_keys_of_stock_about_schedulers() -> None:
@@ -103,6 +103,18 @@ def test_warning_about_a_deadline_that_has_passed() -> None:
         ({"weight": 0}, "weight of share group 'batch' must be from 1e-06 to 1e\\+06; got 0"),
         ({"cores": 5}, "share group 'batch' has the unknown setting 'cores'; use weight, "),
         (5, "share group 'batch' must be a mapping of settings; got 5"),
+        (
+            {"memory": "10 XB", "weight": 2},
+            'memory of share group \'batch\' must be a size, as "10 GiB", or "none" for no cap; '
+            "got '10 XB'",
+        ),
+        (
+            {"threads": "few"},
+            "threads of share group 'batch' must be a whole number, or \"none\" for no cap; "
+            "got 'few'",
+        ),
+        ({"tasks": -2}, "tasks of share group 'batch' must be >= 0 and finite, or \"none\" for no"),
+        ({"weight": None}, "weight of share group 'batch' must be a number; got None"),
     ],
 )
 def test_error_about_share_groups_has_the_group_and_the_setting(settings: Any, error: str) -> None:
@@ -111,6 +123,14 @@ def test_error_about_share_groups_has_the_group_and_the_setting(settings: Any, e
         pytest.raises(ConfigError, match=rf"`paceline\.shares\.groups`.*; {error}"),
     ):
         check()
+
+
+def test_share_groups_without_settings_and_caps() -> None:
+    settings = {"threads": "none", "tasks": None, "memory": "none"}
+    with dask.config.set({"paceline.shares.groups": {"batch": None, "night": settings}}):
+        assert check() == []
+        found = scheduler_config().shares_groups
+    assert found == {"batch": {}, "night": {"threads": -1, "tasks": -1, "memory": -1}}
 
 
 VALID: dict[str, Any] = {

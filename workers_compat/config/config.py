@@ -22,6 +22,7 @@ from paceline.workers_compat.graphs.annotations import is_plain
 
 from . import schema
 from .settings import as_bool, is_on
+from .value_types import share_settings
 
 #: Default of `paceline.graph-compiler.timeout`.
 GRAPH_COMPILER_TIMEOUT = "10 minutes"
@@ -58,7 +59,7 @@ def read_value(name: str, found: Any, default: Any) -> Any:
     if name == "default_task_durations_seconds":
         return {prefix: float(parse_timedelta(text)) for prefix, text in (found or {}).items()}
     if name == "shares_groups":
-        return {group: _share_settings(each) for group, each in (found or {}).items()}
+        return {group: share_settings(each) for group, each in (found or {}).items()}
     if name == "shares_clients":
         return {str(pattern): str(group) for pattern, group in (found or {}).items()}
     if found is None or found == "":
@@ -74,14 +75,6 @@ def read_value(name: str, found: Any, default: Any) -> Any:
     if name == "memory_terminate":
         return found if found is False else float(found)
     return _as_number(found, default)
-
-
-def _share_settings(settings: Any) -> dict[str, float]:
-    """Return the settings of a share group with its memory in bytes."""
-    return {
-        name: int(parse_bytes(value)) if name == "memory" else value
-        for name, value in dict(settings).items()
-    }
 
 
 def _as_number(found: Any, default: Any) -> Any:

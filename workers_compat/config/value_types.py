@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask.utils import parse_bytes, parse_timedelta
-from paceline.scheduler.core.config import MEASURES, check_group_settings
+from paceline.scheduler.core.config import CAP_KINDS, MEASURES, NO_CAP, check_group_settings
 from paceline.workers_compat.graphs.policies import check_configured
 
 from .settings import OFF, ON
@@ -70,14 +71,32 @@ def is_text_or_texts(value: Any) -> bool:
 def are_share_groups(value: Any) -> bool:
     """Return whether `value` maps share groups to settings. Raise InvalidPart if one is wrong."""
     for group, settings in dict(value).items():
-        plain = settings
-        if isinstance(settings, Mapping):
-            plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
         try:
-            check_group_settings(group, plain)
+            check_group_settings(group, share_settings(settings))
         except ValueError as error:
             raise InvalidPart(str(error)) from error
     return True
+
+
+def share_settings(settings: Any) -> Any:
+    """Return the `settings` of a share group with numbers for "none", null and sizes.
+
+    None stands for no settings. Other values are returned as they are.
+    """
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping):
+        return settings
+    return {name: _share_setting(name, value) for name, value in settings.items()}
+
+
+def _share_setting(name: str, value: Any) -> Any:
+    if name in CAP_KINDS and (value is None or value == "none"):
+        return NO_CAP
+    if name == "memory" and isinstance(value, str):
+        with contextlib.suppress(ValueError, OverflowError):
+            return int(parse_bytes(value))
+    return value
 
 
 def are_policies(value: Any) -> bool:
