@@ -38,11 +38,6 @@ def format_nbytes(n: int | float) -> str:
     return f"{n} B"
 
 
-def format_megabytes(nbytes: float) -> str:
-    """Return a size as text, such as ``90.0 MB``."""
-    return f"{nbytes / 1e6:.1f} MB"
-
-
 def format_duration(value: float) -> str:
     """Return a duration as text, such as ``3.0 s`` or ``5 minutes``."""
     if value < 1:

@@ -150,7 +150,8 @@ def test_makers_wait_and_start_when_memory_is_freed() -> None:
     assert {env.where(key) for key in left[:2]} == {"w0", "w1"}
     found = explain(env.state, left[0], env.now)
     text = "and may spill: nothing fits, and no task there is expected to free memory, or"
-    assert any("to use 330.0 MB of 280.0 MB" in each and text in each for each in found["words"])
+    use = "to use 314.71 MiB, more than the 267.03 MiB that it may use ("
+    assert any(use in each and text in each for each in found["words"])
     env.release(*running)
     assert env.states(*left) == ["processing"] * 4
 
@@ -514,9 +515,9 @@ def test_explanation() -> None:
     env.submit({"x-3": []})
     assert env.states("x-3") == ["queued"]
     assert explain(env.state, "x-3", env.now)["summary"] == (
-        "x-3 is queued (for 0 ms): it waits for memory: it is expected to take 90.0 MB, and w0, "
-        "which lacks least, has 40.0 MB free of 280.0 MB "
-        "(paceline.scheduler.memory-admission: 0.7)."
+        "x-3 is queued (for 0 ms): it waits for memory: it is expected to take 85.83 MiB, and w0, "
+        "which lacks least, has 38.15 MiB free of the 267.03 MiB that it may use "
+        "(paceline.scheduler.memory-admission: 0.7 of its limit of 381.47 MiB)."
     )
 
 
@@ -530,7 +531,8 @@ def test_explanation_of_inputs_that_have_to_be_fetched() -> None:
     env.submit({"busy-0": [], "busy-1": []}, annotations=busy)
     env.finish("in-1", nbytes=170 * MB)
     text = (
-        "expected to take 8.0 MB and has to fetch 170.0 MB, and w0, which lacks least, has 20.0 MB"
+        "expected to take 7.63 MiB and has to fetch 162.12 MiB, and w0, which lacks least, has "
+        "19.07 MiB"
     )
     assert text in explain(env.state, "y-1", env.now)["summary"]
 
@@ -561,7 +563,7 @@ def test_report() -> None:
     assert (first["name"], first["task_nbytes"], first["queued"]) == ("x", 90 * MB, 1)
     assert (second["name"], second["task_nbytes"]) == ("y", None)
     (worker,) = report["workers"]
-    assert worker["limit_nbytes"] == 280 * MB
+    assert (worker["limit_nbytes"], worker["allowed_nbytes"]) == (400 * MB, 280 * MB)
     assert worker["results_nbytes"] == worker["tasks_nbytes"] == 90 * MB
     assert worker["free_nbytes"] == 280 * MB - worker["expected_nbytes"] == 40 * MB
 

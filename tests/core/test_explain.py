@@ -186,7 +186,7 @@ def test_waiting_for_data(duo: Env) -> None:
     duo.finish("x", "y")
     found = ask(duo, "z")
     assert found["worker"]["n_missing"] == 1
-    assert "has to fetch 1 dependency (8 bytes)" in found["summary"]
+    assert "has to fetch 1 dependency (8 B)" in found["summary"]
 
 
 def test_an_erred_task_and_its_dependent(duo: Env) -> None:
@@ -202,7 +202,7 @@ def test_an_erred_task_and_its_dependent(duo: Env) -> None:
 def test_a_task_in_memory(duo: Env) -> None:
     duo.submit({"x": []})
     duo.finish("x")
-    assert "x is in memory (8 bytes) on w" in ask(duo, "x")["summary"]
+    assert "x is in memory (8 B) on w" in ask(duo, "x")["summary"]
 
 
 def test_a_wanted_key_that_was_never_submitted(duo: Env) -> None:

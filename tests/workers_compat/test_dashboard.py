@@ -331,11 +331,11 @@ async def test_memory_page_shows_what_tasks_take_and_what_workers_have_left(
         assert 1_000_000 <= row["result_nbytes"] <= row["task_nbytes"]
         (row,) = records(workers.source.data)
         assert (row["name"], row["status"]) == ("w", "running")
-        assert row["limit_nbytes"] == 0.7 * limit
+        assert (row["limit_nbytes"], row["allowed_nbytes"]) == (limit, 0.7 * limit)
         assert row["results_nbytes"] >= 1_000_000 and row["idle_nbytes"] > 0
         parts = sum(row[f"{name}_nbytes"] for name in ("idle", "results", "tasks"))
-        assert parts == row["expected_nbytes"] == row["limit_nbytes"] - row["free_nbytes"]
-        assert row["used"] == row["expected_nbytes"] / row["limit_nbytes"]
+        assert parts == row["expected_nbytes"] == row["allowed_nbytes"] - row["free_nbytes"]
+        assert row["used"] == row["expected_nbytes"] / row["allowed_nbytes"]
 
 
 def test_heading_of_the_memory_page() -> None:

@@ -21,8 +21,9 @@ PREFIX_COLUMNS: Columns = {
 WORKER_COLUMNS: Columns = {
     "name": ("worker", TEXT),
     "status": ("status", TEXT),
-    "used": ("expected of limit", PERCENT),
+    "used": ("expected of allowed", PERCENT),
     "limit_nbytes": ("limit", NBYTES),
+    "allowed_nbytes": ("allowed", NBYTES),
     "expected_nbytes": ("expected", NBYTES),
     "idle_nbytes": ("idle process", NBYTES),
     "results_nbytes": ("results", NBYTES),
@@ -41,7 +42,7 @@ class MemoryTables(Tables):
         """Show the current memory report of the scheduler."""
         report = self.scheduler.memory_report
         workers = [
-            {**each, "used": each["expected_nbytes"] / max(1, each["limit_nbytes"])}
+            {**each, "used": each["expected_nbytes"] / max(1, each["allowed_nbytes"])}
             for each in report.get("workers", ())
         ]
         self.show(heading(report), report.get("prefixes", []), workers)

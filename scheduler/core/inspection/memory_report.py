@@ -30,9 +30,9 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
         "prefixes" is a list of dicts: "name", "result_nbytes", "peak_nbytes" (what running takes
         besides results), "task_nbytes" (what is expected, None if nothing is known yet),
         "processing", "queued" and "memory" (numbers of tasks). "workers" is a list of dicts:
-        "address", "name", "status", "limit_nbytes" (what it may be expected to use),
-        "expected_nbytes", which is the sum of "idle_nbytes", "results_nbytes" and "tasks_nbytes",
-        "free_nbytes" and "processing".
+        "address", "name", "status", "limit_nbytes" (its memory limit), "allowed_nbytes" (the share
+        of it that it may be expected to use), "expected_nbytes", which is the sum of "idle_nbytes",
+        "results_nbytes" and "tasks_nbytes", "free_nbytes" and "processing".
     """
     prefixes = [prefix for prefix in state.task_prefixes.values() if prefix.groups]
     prefixes.sort(key=lambda prefix: -prefix.memory.task_nbytes)
@@ -64,7 +64,7 @@ def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
 
 
 def _worker(state: SchedulerState, ws: WorkerState) -> dict[str, Any]:
-    limit = int(admission.limit_nbytes(state, ws))
+    allowed = int(admission.allowed_nbytes(state, ws))
     idle = int(admission.idle_nbytes(state, ws))
     held = held_nbytes(ws)
     expected = idle + admission.results_nbytes(ws)
@@ -72,11 +72,12 @@ def _worker(state: SchedulerState, ws: WorkerState) -> dict[str, Any]:
         "address": ws.address,
         "name": str(ws.name),
         "status": ws.status,
-        "limit_nbytes": limit,
+        "limit_nbytes": ws.memory_limit,
+        "allowed_nbytes": allowed,
         "expected_nbytes": expected,
         "idle_nbytes": idle,
         "results_nbytes": held,
         "tasks_nbytes": expected - idle - held,
-        "free_nbytes": limit - expected,
+        "free_nbytes": allowed - expected,
         "processing": len(ws.processing),
     }

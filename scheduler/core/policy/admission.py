@@ -56,7 +56,7 @@ WORKERS_MAX = 128
 Condition: TypeAlias = Callable[[SchedulerState, TaskState, WorkerState], bool]
 
 
-def limit_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+def allowed_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that `ws` may be expected to use."""
     share = state.admission.share
     return ws.memory_limit * share if share and ws.memory_limit else float(UNLIMITED_NBYTES)
@@ -64,17 +64,17 @@ def limit_nbytes(state: SchedulerState, ws: WorkerState) -> float:
 
 def idle_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that the process of `ws` uses without tasks and results."""
-    return min(float(max(0, ws.idle_nbytes)), IDLE_MAX * limit_nbytes(state, ws))
+    return min(float(max(0, ws.idle_nbytes)), IDLE_MAX * allowed_nbytes(state, ws))
 
 
 def usable_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that tasks and results on `ws` may be expected to use."""
-    return limit_nbytes(state, ws) - idle_nbytes(state, ws)
+    return allowed_nbytes(state, ws) - idle_nbytes(state, ws)
 
 
 def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     """Return the bytes of present and expected results from which `ws` is watched."""
-    return int(WATCHED * limit_nbytes(state, ws) - idle_nbytes(state, ws))
+    return int(WATCHED * allowed_nbytes(state, ws) - idle_nbytes(state, ws))
 
 
 def results_nbytes(ws: WorkerState) -> int:
@@ -102,8 +102,8 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
 
     If `may_spill`, the results that it holds do not count.
     """
-    limit = limit_nbytes(state, ws)
-    if limit >= UNLIMITED_NBYTES or ts.actor:
+    allowed = allowed_nbytes(state, ws)
+    if allowed >= UNLIMITED_NBYTES or ts.actor:
         return True
     memory = ts.group.prefix.memory
     missing = missing_nbytes(state, ts, ws)
@@ -121,7 +121,7 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
     needs += float(missing)
     spillable = float(held_nbytes(ws)) if may_spill else 0.0
-    return needs <= SMALL * limit or needs <= free_nbytes(state, ws) + spillable
+    return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
@@ -209,7 +209,7 @@ def _frees(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float
     if has_subtasks(ts) or seconds > max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average):
         return False
     surplus = prefix.memory.task_nbytes - int(prefix.memory.result_nbytes)
-    if ts.waiters_count or surplus > LARGE * limit_nbytes(state, ws):
+    if ts.waiters_count or surplus > LARGE * allowed_nbytes(state, ws):
         return True
     return any(map(is_last_use, ts.dependencies[:DEPENDENCIES_MAX]))
 

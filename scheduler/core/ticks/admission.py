@@ -7,11 +7,11 @@ from typing import Any
 
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.policy.admission import (
+    allowed_nbytes,
     free_nbytes,
     has_large_tasks,
     is_last_use,
     is_watched,
-    limit_nbytes,
     usable_nbytes,
     watched_nbytes,
 )
@@ -35,7 +35,7 @@ EXCESS = 0.1
 
 def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, Any]) -> None:
     """Update what the process and the tasks of `ws` use, from the `metrics` of a heartbeat."""
-    limit = limit_nbytes(state, ws)
+    allowed = allowed_nbytes(state, ws)
     _add_measured_peaks(state, metrics.get(PEAKS))
     process = int(metrics.get("memory", 0))
     if process:
@@ -49,7 +49,7 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
         elif ws.executing:
             if PEAKS not in metrics:
                 _learn_peak(ws, float(unmanaged - ws.idle_nbytes - change))
-        elif not ws.processing and change <= STEADY * limit:
+        elif not ws.processing and change <= STEADY * allowed:
             ws.idle_nbytes = unmanaged
     ws.watched_nbytes = watched_nbytes(state, ws)
     smallest = state.admission.smallest_nbytes

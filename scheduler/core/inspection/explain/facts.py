@@ -333,9 +333,9 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     """Return what the queued task `ts` is expected to take, and the worker that lacks least memory.
 
     Returns:
-        "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of
-        "limit_nbytes", and "missing_nbytes" that it has to fetch; "share" of their limit that
-        workers may use. None if it fits on a worker.
+        "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of the
+        "allowed_nbytes" that it may use, which are "share" of its "limit_nbytes", and
+        "missing_nbytes" that it has to fetch. None if it fits on a worker.
     """
     if not state.admission.is_short:
         return None
@@ -357,7 +357,8 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         "nbytes": memory.task_nbytes if memory.is_known else None,
         "worker": best.address,
         "free_nbytes": max(0, int(admission.free_nbytes(state, best))),
-        "limit_nbytes": int(admission.limit_nbytes(state, best)),
+        "allowed_nbytes": int(admission.allowed_nbytes(state, best)),
+        "limit_nbytes": best.memory_limit,
         "missing_nbytes": best_missing,
         "share": state.admission.share,
     }
@@ -367,18 +368,20 @@ def excess_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     """Return what the worker of the processing task `ts` is expected to use, if it is too much.
 
     Returns:
-        "worker", its "expected_nbytes", "limit_nbytes" and "share". None if `ts` takes no memory.
+        "worker", its "expected_nbytes", and the "allowed_nbytes", "share" and "limit_nbytes" as
+        ``memory_facts`` returns them. None if `ts` takes no memory.
     """
     ws = ts.processing_on
     if not state.admission.is_short or ws is None or not ts.group.prefix.memory.task_nbytes:
         return None
-    left, limit = admission.free_nbytes(state, ws), admission.limit_nbytes(state, ws)
+    left, allowed = admission.free_nbytes(state, ws), admission.allowed_nbytes(state, ws)
     if left >= 0:
         return None
     return {
         "worker": ws.address,
-        "expected_nbytes": int(limit - left),
-        "limit_nbytes": int(limit),
+        "expected_nbytes": int(allowed - left),
+        "allowed_nbytes": int(allowed),
+        "limit_nbytes": ws.memory_limit,
         "share": state.admission.share,
     }
 

@@ -8,7 +8,6 @@ from typing import Any
 from paceline.scheduler.core.text import (
     count,
     format_duration,
-    format_megabytes,
     format_nbytes,
     join_names,
 )
@@ -153,15 +152,24 @@ def _held(share: Facts) -> str:
 def _waits_for_memory(facts: Facts) -> str:
     """Describe the result of ``memory_facts``."""
     nbytes, missing = facts["nbytes"], facts["missing_nbytes"]
-    takes = "of unknown size" if nbytes is None else f"expected to take {format_megabytes(nbytes)}"
+    takes = "of unknown size" if nbytes is None else f"expected to take {format_nbytes(nbytes)}"
     if missing:
-        takes += f" and has to fetch {format_megabytes(missing)}"
+        takes += f" and has to fetch {format_nbytes(missing)}"
     setting = f"(paceline.scheduler.memory-admission: {facts['share']:g})"
     text = f"it waits for memory: it is {takes}, and"
     if nbytes is None and missing <= facts["free_nbytes"]:
         return f"{text} workers get one such task per thread {setting}."
-    free, limit = format_megabytes(facts["free_nbytes"]), format_megabytes(facts["limit_nbytes"])
-    return f"{text} {facts['worker']}, which lacks least, has {free} free of {limit} {setting}."
+    free = format_nbytes(facts["free_nbytes"])
+    return f"{text} {facts['worker']}, which lacks least, has {free} free of {allowed(facts)}."
+
+
+def allowed(facts: Facts) -> str:
+    """Return what a worker may use according to the result of ``memory_facts``."""
+    nbytes, limit = format_nbytes(facts["allowed_nbytes"]), format_nbytes(facts["limit_nbytes"])
+    return (
+        f"the {nbytes} that it may use (paceline.scheduler.memory-admission: {facts['share']:g} "
+        f"of its limit of {limit})"
+    )
 
 
 def statuses(found: Facts) -> str:

@@ -10,12 +10,12 @@ from paceline.scheduler.core.text import (
     count,
     format_duration,
     format_key,
-    format_megabytes,
+    format_nbytes,
     join_names,
 )
 
 from .facts import SILENT_SECONDS
-from .held_text import Facts, lasting, needs, no_worker, queued, statuses
+from .held_text import Facts, allowed, lasting, needs, no_worker, queued, statuses
 
 #: Characters of an error text; longer ones are cut.
 ERROR_TEXT_MAX: Final = 500
@@ -123,9 +123,10 @@ def _processing(key: str, facts: Facts) -> str:
         )
         return f"{text} and waits for resources that other tasks use there: {short}."
     if worker["n_missing"]:
+        size = format_nbytes(worker["missing_nbytes"])
         return (
             f"{text}, which first has to fetch {count(worker['n_missing'], 'dependency')} "
-            f"({worker['missing_nbytes']} bytes) from {join_names(worker['holders_of_missing'])}."
+            f"({size}) from {join_names(worker['holders_of_missing'])}."
         )
     if len(worker["busy_with"]) >= worker["nthreads"]:
         busy = join_names(format_key(each["key"]) for each in worker["busy_with"])
@@ -146,7 +147,7 @@ def _removal(worker: Facts) -> str:
 
 def _memory(key: str, facts: Facts) -> str:
     data = facts["held_by"]
-    text = f"{key} is in memory ({data['nbytes']} bytes) on {join_names(data['workers'])}."
+    text = f"{key} is in memory ({format_nbytes(data['nbytes'])}) on {join_names(data['workers'])}."
     if data["has_second_copy"]:
         text += " Two copies are kept, because it took long to compute and workers may be lost."
     return text
@@ -246,9 +247,8 @@ def _exceeds_memory(facts: Facts | None) -> list[str]:
     if facts is None:
         return []
     return [
-        f"{facts['worker']} is expected to use {format_megabytes(facts['expected_nbytes'])} of "
-        f"{format_megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
-        f"{facts['share']:g}) and may spill: nothing fits, and no task there is expected to "
+        f"{facts['worker']} is expected to use {format_nbytes(facts['expected_nbytes'])}, more "
+        f"than {allowed(facts)}, and may spill: nothing fits, and no task there is expected to "
         "free memory, or the tasks there take more than was expected."
     ]
 
