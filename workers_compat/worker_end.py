@@ -6,13 +6,16 @@ installed there. So it imports only the standard library, dask and distributed.
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import math
 import os
 from time import time
 from typing import Any
 
 import dask.config
 from distributed.diagnostics.plugin import WorkerPlugin
+
+logger = logging.getLogger("distributed.worker")
 
 
 class WorkerEnd(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
@@ -31,6 +34,7 @@ class WorkerEnd(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
     def setup(self, worker: Any) -> None:
         """Add the metric; called by the worker."""
         self._started = time()
+        self._ignored: set[tuple[str, str]] = set()
         worker.metrics.setdefault("ends_in", self._seconds_left)
         if self._seconds_left(worker) is not None:
             worker.loop.add_callback(worker.heartbeat)
@@ -41,13 +45,32 @@ class WorkerEnd(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
             del worker.metrics["ends_in"]
 
     def _seconds_left(self, worker: Any) -> float | None:
-        ends = [
-            os.environ.get("SLURM_JOB_END_TIME"),
-            dask.config.get("paceline.worker-end", None),
-            self._started + worker.lifetime if worker.lifetime else None,
-        ]
-        known = []
-        for end in ends:
-            with contextlib.suppress(TypeError, ValueError):
-                known.append(float(end))  # type: ignore[arg-type]
+        known = [self._started + worker.lifetime] if worker.lifetime else []
+        for source, value in (
+            ("SLURM_JOB_END_TIME", os.environ.get("SLURM_JOB_END_TIME")),
+            ("paceline.worker-end", dask.config.get("paceline.worker-end", None)),
+        ):
+            if value is None or value == "":
+                continue
+            end = _as_seconds(value)
+            if math.isfinite(end):
+                known.append(end)
+            else:
+                self._warn(source, value)
         return min(known) - time() if known else None
+
+    def _warn(self, source: str, value: Any) -> None:
+        """Log that `value` is unusable, unless that was logged before."""
+        if (source, repr(value)) not in self._ignored:
+            self._ignored.add((source, repr(value)))
+            logger.warning(
+                "Ignoring %s: %r is not a time in seconds since the epoch", source, value
+            )
+
+
+def _as_seconds(value: Any) -> float:
+    """Return `value` as a number; NaN if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

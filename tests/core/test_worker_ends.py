@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.inspection.explain import explain, explain_all
 from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
 from paceline.testing import Env
 
@@ -58,11 +58,21 @@ def test_it_waits_if_all_workers_end_too_soon() -> None:
         "it is expected to take 100.0 s, and 2 of 2 workers end before that. Start a worker."
     )
     assert "w1: ends in 60.0 s; the task is expected to take 100.0 s." in found["words"]
+    assert explain_all(env.state, env.now)["cluster"]["ends"] == [
+        {"worker": "w0", "seconds": 50.0},
+        {"worker": "w1", "seconds": 60.0},
+    ]
     env.tick(5.0)
     env.heartbeat("w0", metrics={"ends_in": 45.0})
     assert env.states("long-1") == ["queued"]
     env.join("w9", metrics={"ends_in": 1000.0})
     assert env.where("long-1") == "w9"
+
+
+def test_explanation_of_a_worker_that_is_past_its_end() -> None:
+    env = ending(0.0)
+    env.submit({"long-1": []})
+    assert "w0: its end has passed." in explain(env.state, "long-1", env.now)["words"]
 
 
 def test_it_waits_for_a_slot_of_a_worker_that_lasts() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 import dask
@@ -114,9 +115,27 @@ def test_runs_that_were_given_up_are_shown() -> None:
     assert doctor.given_up_runs({}) == []
     cluster = {"workers": 1, "statuses": {}, "threads": 2, "graphs": 0, "silent": []}
     cluster |= {"backpressured": [], "given_up": {"tcp://w": ["x", ("y", 1)]}}
+    cluster |= {"ends": [{"worker": "tcp://w", "seconds": 90.0}], "n_ends": 3}
+    cluster["ends"].append({"worker": "tcp://v", "seconds": 0.0})
     lines = explain.cluster_lines({"cluster": cluster, "states": {}, "suspects": []})
     assert "tcp://w still executes 2 runs that the scheduler has given up: x, ('y', 1)." in lines
     assert lines[-1] == "No other task is running, and no task is held up."
+    ends = lines.index("tcp://w ends in 90.0 s.")
+    assert lines[ends + 1 : ends + 3] == [
+        "The end of tcp://v has passed.",
+        "1 further worker reported an end.",
+    ]
+
+
+def test_status_shows_when_workers_end() -> None:
+    workers: dict[str, Any] = {"tcp://v": {}}
+    identity = {"address": "tcp://x", "workers": workers}
+    assert "ends in" not in status.format_text(status.Snapshot(1.0, identity))
+    workers["tcp://w"] = {"metrics": {"ends_in": 90.0}}
+    workers["tcp://u"] = {"metrics": {"ends_in": -5.0}}
+    lines = status.format_text(status.Snapshot(1.0, identity)).splitlines()[-4:]
+    shown = [line.rsplit("  ", 1)[-1].strip() for line in lines]
+    assert shown == ["ends in", "0", "90.0 s", "past"]
 
 
 def test_doctor_reports_harmful_settings() -> None:

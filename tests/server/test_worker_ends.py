@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -14,6 +15,7 @@ import pytest
 from distributed import Client, Worker
 from paceline.scheduler.server.scheduler import Scheduler
 from paceline.workers_compat.config.config import worker_plugins
+from paceline.workers_compat.worker_end import WorkerEnd
 
 from tests.support.real_cluster import IMPORTABLE, Cluster, scheduler_command
 
@@ -73,6 +75,25 @@ async def test_no_end_and_a_spot_notice() -> None:
         with dask.config.set({"paceline.worker-end": time.time() + 120}):
             assert await end_of(scheduler, worker) - time.time() == pytest.approx(120, abs=60)
             assert await client.submit(long, 1) == 1
+
+
+def test_unusable_ends_are_ignored_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "garbage")
+    worker = SimpleNamespace(
+        metrics={}, lifetime=None, loop=SimpleNamespace(add_callback=lambda _: None)
+    )
+    plugin = WorkerEnd()
+    plugin.setup(worker)
+    with dask.config.set({"paceline.worker-end": "inf"}):
+        assert [worker.metrics["ends_in"](worker) for _ in range(2)] == [None, None]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Ignoring {source}: {value!r} is not a time in seconds since the epoch"
+        for source, value in (("SLURM_JOB_END_TIME", "garbage"), ("paceline.worker-end", "inf"))
+    ]
+    with dask.config.set({"paceline.worker-end": time.time() + HOUR}):
+        assert worker.metrics["ends_in"](worker) == pytest.approx(HOUR, abs=60)
 
 
 def slow(x: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.dump import jsonable
-from paceline.scheduler.core.text import count, format_key, join_names
+from paceline.scheduler.core.text import count, format_duration, format_key, join_names
 
 from .options import json_option, read_key, read_number_or_bytes, scheduler_address, timeout_option
 from .rpc_client import call_paceline, printable
@@ -74,6 +74,14 @@ def cluster_lines(found: Mapping[str, Any]) -> list[str]:
             f"{address} still executes {count(len(keys), 'run')} that the scheduler has "
             f"given up: {join_names(map(format_key, keys))}."
         )
+    for each in cluster["ends"]:
+        if each["seconds"]:
+            out.append(f"{each['worker']} ends in {format_duration(each['seconds'])}.")
+        else:
+            out.append(f"The end of {each['worker']} has passed.")
+    more = cluster["n_ends"] - len(cluster["ends"])
+    if more:
+        out.append(f"{count(more, 'further worker')} reported an end.")
     out.append("")
     if not found["suspects"]:
         other = "other " if cluster["given_up"] else ""

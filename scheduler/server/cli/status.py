@@ -8,11 +8,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from itertools import islice
+from math import isfinite
 from typing import Any, Final
 
 import click
 from paceline.protocol import messages as m
-from paceline.scheduler.core.text import count, format_nbytes
+from paceline.scheduler.core.text import count, format_duration, format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
 from .rpc_client import (
@@ -164,7 +165,15 @@ def worker_row(worker: dict[str, Any], address: str, n_given_up: int = 0) -> tup
         f"{metrics.get('cpu', 0):.0f} %",
         format_nbytes(memory) + share,
         f"{executing}, {n_given_up} given up" if n_given_up else str(executing),
+        _end_text(metrics.get("ends_in")),
     )
+
+
+def _end_text(seconds: Any) -> str:
+    """Return the time until a worker ends, the metric "ends_in"; "" if it reports none."""
+    if not isinstance(seconds, int | float) or not isfinite(seconds):
+        return ""
+    return format_duration(seconds) if seconds > 0 else "past"
 
 
 #: Escape sequences of terminals.
@@ -172,7 +181,9 @@ ALTERNATE_SCREEN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # without cursor and l
 MAIN_SCREEN: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K\n", "\x1b[J"
 
-WORKER_COLUMNS: Final = ("worker", "address", "status", "threads", "cpu", "memory", "running")
+WORKER_COLUMNS: Final = (
+    *("worker", "address", "status", "threads", "cpu", "memory", "running", "ends in"),
+)
 
 
 def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = False) -> str:
@@ -189,8 +200,10 @@ def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = Fal
     given_up = now.identity.get("given_up_runs", {})
     shown = islice(now.identity["workers"].items(), WORKERS_SHOWN)
     rows = [worker_row(worker, address, given_up.get(address, 0)) for address, worker in shown]
+    if rows and not any(row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]
     if rows:
-        lines += ["", *table([WORKER_COLUMNS, *rows])]
+        lines += ["", *table([WORKER_COLUMNS[: len(rows[0])], *rows])]
     more = len(now.identity["workers"]) - WORKERS_SHOWN
     if more > 0:
         lines.append(f"and {more} more")

@@ -451,7 +451,8 @@ def failure(ts: TaskState) -> dict[str, Any]:
 def cluster(state: SchedulerState, now: float) -> dict[str, Any]:
     """Return the number of workers by status, the silent ones, and the sizes of queues.
 
-    Also return the workers with runs that were given up, and how many workers have no other thread.
+    Also return the workers with runs that were given up, how many workers have no other thread, and
+    the workers that reported their ends, with the seconds left, the first ones to end.
     """
     workers = state.workers.values()
     silent = [
@@ -459,12 +460,18 @@ def cluster(state: SchedulerState, now: float) -> dict[str, Any]:
         for ws in workers
         if now - ws.last_seen > SILENT_SECONDS
     ]
+    ends = sorted(state.worker_ends.workers, key=lambda ws: ws.ends_at)
     occupied = [ws for ws in workers if ws.status == "running" and ws.extra_runs]
     return {
         "workers": len(workers),
         "statuses": dict(Counter(ws.status for ws in workers)),
         "threads": state.total_nthreads,
         "silent": silent[:EXAMPLES_MAX],
+        "ends": [
+            {"worker": ws.address, "seconds": max(0.0, ws.ends_at - now)}
+            for ws in ends[:EXAMPLES_MAX]
+        ],
+        "n_ends": len(ends),
         "backpressured": [ws.address for ws in workers if ws.backpressured][:EXAMPLES_MAX],
         "n_occupied": sum(len(ws.extra_runs) >= ws.nthreads for ws in occupied),
         "given_up": dict(islice(given_up_runs(state).items(), EXAMPLES_MAX)),

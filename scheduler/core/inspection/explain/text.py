@@ -265,6 +265,8 @@ def _reason(reason: Facts) -> str:
     if kind == "reserved":
         return f"is reserved for {format_key(reason['key'])}, whose worker ran out of memory"
     if kind == "ends":
+        if not reason["seconds_left"]:
+            return "its end has passed"
         left, needs = format_duration(reason["seconds_left"]), format_duration(reason["needs"])
         return f"ends in {left}; the task is expected to take {needs}"
     if kind == "worker":
