@@ -111,7 +111,11 @@ def test_runs_that_were_given_up_are_shown() -> None:
     identity = {"address": "tcp://x", "workers": {"tcp://w": {}}, "given_up_runs": {"tcp://w": 2}}
     assert "0, 2 given up" in status.format_text(status.Snapshot(1.0, identity))
     (found,) = doctor.given_up_runs(identity)
-    assert found.text.startswith("1 worker (tcp://w) cannot use 2 threads, which go on with runs")
+    assert found.text.endswith(
+        "occupy 2 threads of 1 worker: tcp://w. Restart this worker if they do not end."
+    )
+    assert doctor.text([found]).endswith("\n\nNo problems found, but 1 note.")
+    assert doctor.text([]).endswith("No problems found.")
     assert doctor.given_up_runs({}) == []
     cluster = {"workers": 1, "statuses": {}, "threads": 2, "graphs": 0, "silent": []}
     cluster |= {"backpressured": [], "given_up": {"tcp://w": ["x", ("y", 1)]}}

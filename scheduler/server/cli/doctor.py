@@ -137,10 +137,11 @@ def given_up_runs(identity: Mapping[str, Any]) -> list[Finding]:
     found = identity.get("given_up_runs")
     if not found:
         return []
+    threads, workers = count(sum(found.values()), "thread"), count(len(found), "worker")
     text = (
-        f"{count(len(found), 'worker')} ({join_names(found)}) cannot use "
-        f"{count(sum(found.values()), 'thread')}, which go on with runs that the scheduler has "
-        "given up (cancelled or timed out). Restart these workers if the runs do not end."
+        "Runs that the scheduler has given up (cancelled or timed out) occupy "
+        f"{threads} of {workers}: {join_names(found)}. "
+        f"Restart {'this worker' if len(found) == 1 else 'these workers'} if they do not end."
     )
     return [Finding(NOTE, text)]
 
@@ -263,7 +264,9 @@ def text(found: list[Finding]) -> str:
     """Return the text to print: one line for each finding, problems last."""
     in_order = sorted(found, key=lambda each: list(MARKS).index(each.grade))
     n = sum(each.grade == BAD for each in found)
-    summary = "No problems found." if not n else f"{count(n, 'problem')} found."
+    n_notes = sum(each.grade == NOTE for each in found)
+    notes = f", but {count(n_notes, 'note')}" if n_notes else ""
+    summary = f"{count(n, 'problem')} found." if n else f"No problems found{notes}."
     lines = [*(f"{MARKS[each.grade]} {each.text}" for each in in_order), "", summary]
     return "\n".join(map(printable, lines))
 
