@@ -163,6 +163,7 @@ def test_configured_groups_are_reported_before_they_have_clients() -> None:
     env = Env(shares_groups={"batch": {"tasks": 3}})
     (batch,) = share_report(env.state)["groups"]
     assert (batch["name"], batch["settings"]["tasks"], batch["clients"]) == ("batch", 3, [])
+    assert batch["settings"]["memory"] is None
 
 
 def test_groups_wait_for_a_worker(make_env: Callable[..., Env]) -> None:

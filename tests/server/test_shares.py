@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client, Worker
 from paceline.protocol import messages as m
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli import main, shares
 from paceline.scheduler.server.cli.rpc_client import call_scheduler
 from paceline.scheduler.server.journal.replay import replay
 from paceline.scheduler.server.scheduler import Scheduler
@@ -40,8 +40,9 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         assert "threads 8, memory 10.00 GiB" in shown and "on workers" in shown
         await invoke(running, "shares", "batch", "--threads", "none")
         found = json.loads(await invoke(running, "shares", "batch", "--json"))
-        expected = {"weight": 4, "class": 1, "threads": -1, "tasks": -1, "memory": 10 * 2**30}
+        expected = {"weight": 4, "class": 1, "threads": None, "tasks": None, "memory": 10 * 2**30}
         assert [each["settings"] for each in found["groups"]] == [expected]
+        assert isinstance(found["groups"][0]["settings"]["memory"], int)
         command = ["shares", "nobody", "--address", running.address]
         result = await asyncio.to_thread(CliRunner().invoke, main.main, command)
         assert result.exit_code == 1 and "no share group 'nobody'" in result.output
@@ -68,6 +69,20 @@ async def test_settings_do_not_change_if_shares_are_disabled(
         "set `paceline.shares.enabled` to true and restart the scheduler\n"
     )
     assert "Exception while handling" not in caplog.text
+
+
+def test_names_and_sums_in_tables() -> None:
+    caps = {"threads": None, "tasks": 3, "memory": None}
+    sums = {"finished": 1, "thread_seconds": 2.0, "nbytes": 0, "moved_nbytes": 0}
+    group = {
+        **{"name": "g" * 200, "settings": {"weight": 1.0, "class": 0, **caps}, "usage": 0.0},
+        **{"processing": 0, "extra_runs": 0, "queued": 0, "waits_for": "", "clients": []},
+        **{"byte_seconds": 1536.5, **sums},
+    }
+    found = {"enabled": True, "groups": [group]}
+    for lines in (shares.share_lines(found), shares.usage_lines(found)):
+        assert lines[1].startswith("g" * 49 + "…  ") and len(lines[1]) < 120
+    assert "  1.50 kiB s  " in shares.usage_lines(found)[1]
 
 
 @pytest.mark.parametrize(

@@ -366,7 +366,7 @@ def test_share_of_use_is_relative_to_the_thread_seconds_of_all_groups() -> None:
     sums = dict.fromkeys(
         ("tasks", "finished", "thread_seconds", "nbytes", "byte_seconds", "moved_nbytes"), 0
     )
-    caps = {"class": 0, "threads": 4.0, "tasks": -1.0, "memory": -1.0}
+    caps = {"class": 0, "threads": 4, "tasks": None, "memory": None}
     work = {"processing": 0, "queued": 0, "waits_for": "", **sums}
     groups = [
         {"name": name, "usage": usage, "settings": {"weight": weight, **caps}, **work}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
+from paceline.scheduler.core.config import CAP_KINDS
 from paceline.scheduler.core.policy.admission import waiting_count
 from paceline.scheduler.core.policy.fairness import is_outranked
 from paceline.scheduler.core.policy.placement import allowed_workers
@@ -35,10 +36,10 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
 
     Returns:
         "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
-        "settings", "usage" (decayed thread-seconds), "processing", "extra_runs" (given-up and
-        second runs), "queued", "waits_for" (see ``waits_for_share``), the sums "tasks",
-        "finished", "thread_seconds", "nbytes", "byte_seconds" and "moved_nbytes", and the same by
-        client in "clients".
+        "settings" (None for no cap), "usage" (decayed thread-seconds), "processing",
+        "extra_runs" (given-up and second runs), "queued", "waits_for" (see ``waits_for_share``),
+        the sums "tasks", "finished", "thread_seconds", "nbytes", "byte_seconds" and "moved_nbytes",
+        and the same by client in "clients".
     """
     shares = state.shares
     groups = sorted(
@@ -61,7 +62,7 @@ def _group(state: SchedulerState, share: ShareGroup, is_unrunnable: bool) -> dic
         add_up(sums, _sums(account))
     return {
         "name": share.name,
-        "settings": share.settings,
+        "settings": _settings(share),
         "usage": state.shares.recent_usage(share),
         "processing": share.n_processing,
         "extra_runs": share.n_extra_runs,
@@ -72,6 +73,15 @@ def _group(state: SchedulerState, share: ShareGroup, is_unrunnable: bool) -> dic
             {"client": account.client, **_sums(account)}
             for account in islice(accounts, CLIENTS_MAX)
         ],
+    }
+
+
+def _settings(share: ShareGroup) -> dict[str, float | None]:
+    """Return the settings of `share`; caps are integers, or None for no cap."""
+    caps = {name: share.settings[name] for name in CAP_KINDS}
+    return {
+        **share.settings,
+        **{name: int(cap) if cap >= 0 else None for name, cap in caps.items()},
     }
 
 
@@ -86,12 +96,12 @@ def _sums(account: Account) -> dict[str, float]:
     }
 
 
-def caps_text(settings: Mapping[str, float]) -> str:
-    """Return the caps in the `settings` of a share group, such as ``tasks 4, memory 1.00 GiB``."""
-    caps = [f"{name} {settings[name]:.0f}" for name in ("threads", "tasks") if settings[name] >= 0]
-    if settings["memory"] >= 0:
-        caps.append(f"memory {format_nbytes(int(settings['memory']))}")
-    return ", ".join(caps)
+def caps_text(settings: Mapping[str, Any]) -> str:
+    """Return the caps in the reported `settings`, such as ``tasks 4, memory 1.00 GiB``."""
+    caps = {name: settings[name] for name in CAP_KINDS if settings[name] is not None}
+    return ", ".join(
+        f"{name} {format_nbytes(cap) if name == 'memory' else cap}" for name, cap in caps.items()
+    )
 
 
 def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
@@ -170,7 +180,7 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         "weight": share.weight,
         "class": share.priority_class,
         "cap": cap,
-        "limit": share.settings.get(cap),
+        "limit": _settings(share).get(cap),
         "kept_for": str(state.whole_workers.first[share].key) if n_kept else "",
         "usage": state.shares.recent_usage(share),
         "n_processing": share.n_processing,

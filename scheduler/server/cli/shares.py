@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 from paceline.protocol.messages import SharesRequest
@@ -14,6 +14,9 @@ from paceline.scheduler.core.text import format_nbytes
 
 from .options import json_option, scheduler_address, timeout_option
 from .rpc_client import RpcError, call_paceline, printable
+
+#: Characters of the name of a group or client in a table; longer ones are cut.
+NAME_WIDTH_MAX: Final = 50
 
 
 @click.command("shares")
@@ -104,7 +107,7 @@ def share_lines(found: Mapping[str, Any]) -> list[str]:
         settings = each["settings"]
         rows.append(
             (
-                each["name"],
+                _short(each["name"]),
                 f"{settings['weight']:g}",
                 f"{settings['class']:g}",
                 f"{each['usage']:.1f} s",
@@ -123,8 +126,8 @@ def usage_lines(found: Mapping[str, Any]) -> list[str]:
         ("group / client", "tasks done", "thread time", "memory", "memory x time", "moved")
     ]
     for each in found["groups"]:
-        rows.append((each["name"], *_sums(each)))
-        rows += [(f"  {client['client']}", *_sums(client)) for client in each["clients"]]
+        rows.append((_short(each["name"]), *_sums(each)))
+        rows += [(f"  {_short(client['client'])}", *_sums(client)) for client in each["clients"]]
     return table(rows)
 
 
@@ -133,9 +136,15 @@ def _sums(each: Mapping[str, Any]) -> tuple[str, ...]:
         str(each["finished"]),
         f"{each['thread_seconds']:.1f} s",
         format_nbytes(int(each["nbytes"])),
-        f"{each['byte_seconds'] / 2**30:.2f} GiB s",
+        f"{format_nbytes(int(each['byte_seconds']))} s",
         format_nbytes(int(each["moved_nbytes"])),
     )
+
+
+def _short(name: str) -> str:
+    """Return `name` cut to NAME_WIDTH_MAX characters."""
+    name = printable(name)
+    return name if len(name) <= NAME_WIDTH_MAX else f"{name[: NAME_WIDTH_MAX - 1]}…"
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:

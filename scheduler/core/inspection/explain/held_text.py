@@ -129,7 +129,7 @@ def _held(share: Facts) -> str:
         f"{count(share['n_processing'], 'task')}{extra} on workers and {share['n_queued']} queued"
     )
     if share["cap"]:
-        n = int(share["limit"])
+        n = share["limit"]
         limit = count(n, share["cap"].removesuffix("s"))
         if share["cap"] == "memory":
             limit = f"{format_nbytes(n)} in memory"
