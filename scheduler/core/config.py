@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import inf, isnan
@@ -29,6 +30,7 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 CLASS_MAX = 1_000_000
 #: Characters of the name of a share group.
 GROUP_NAME_MAX = 200
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f]")
 #: Settings of a share group, with the values of those that are not configured.
 NO_CAP = -1.0
 SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
@@ -67,13 +69,16 @@ def heartbeat_interval(n_workers: int) -> float:
 
 
 def check_group_settings(name: str, settings: Any) -> None:
-    """Check the settings of the share group `name`.
+    """Check the name and the settings of the share group `name`.
 
     Raises:
-        ValueError: an unknown setting, or a value out of range.
+        ValueError: an invalid name, an unknown setting, or a value out of range.
     """
-    if not 0 < len(name) <= GROUP_NAME_MAX:
-        raise ValueError(f"the name of a share group must have 1 to {GROUP_NAME_MAX} characters")
+    if not 0 < len(name) <= GROUP_NAME_MAX or CONTROL_CHARACTERS.search(name):
+        raise ValueError(
+            f"the name of a share group must have 1 to {GROUP_NAME_MAX} characters, none of them "
+            f"control characters; got {name!r:.{GROUP_NAME_MAX}}"
+        )
     if not isinstance(settings, dict):
         raise ValueError(f"share group {name!r} must be a mapping of settings; got {settings!r}")
     for key, value in settings.items():
@@ -216,6 +221,8 @@ class SchedulerConfig:
                 raise ValueError(f"`{keys.get(name, name)}` must be {rule}; got {value!r}")
         for group, settings in self.shares_groups.items():
             check_group_settings(group, settings)
+        for group in self.shares_clients.values():
+            check_group_settings(group, {})
 
     @classmethod
     def dask_keys(cls) -> dict[str, str]:

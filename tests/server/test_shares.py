@@ -90,6 +90,7 @@ def test_names_and_sums_in_tables() -> None:
     [
         (["--weight", "2"], "Name the GROUP"),
         (["", "--weight", "2"], "must have 1 to 200 characters"),
+        (["a\x9b", "--weight", "2"], r"none of them control characters; got 'a\x9b'"),
         (["batch", "--class", "99999999999999999999"], "must be an integer from -1000000 to"),
         (["batch", "--weight", "0"], "must be from 1e-06 to 1e+06"),
         (["batch", "--weight", "inf"], "must be from 1e-06 to 1e+06"),

@@ -125,6 +125,16 @@ def test_error_about_share_groups_has_the_group_and_the_setting(settings: Any, e
         check()
 
 
+@pytest.mark.parametrize(
+    "shares", [{"groups": {"a\x00": {"weight": 2}}}, {"clients": {"*": "a\x00"}}]
+)
+def test_names_of_share_groups_have_no_control_characters(shares: Any) -> None:
+    with dask.config.set({"paceline.shares": shares}):
+        for read in (check, scheduler_config):
+            with pytest.raises(ValueError, match=r"none of them control characters; got 'a\\x00'"):
+                read()
+
+
 def test_share_groups_without_settings_and_caps() -> None:
     settings = {"threads": "none", "tasks": None, "memory": "none"}
     with dask.config.set({"paceline.shares.groups": {"batch": None, "night": settings}}):

@@ -36,6 +36,7 @@ from .value_types import (
     TLS_VERSION,
     InvalidPart,
     ValueType,
+    are_client_groups,
     are_policies,
     are_share_groups,
     is_duration,
@@ -329,7 +330,7 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     "paceline.shares.clients": (
         ValueType(
             "a mapping of patterns of client names to groups, as {batch-*: batch}",
-            lambda value: all(isinstance(each, str) for each in dict(value).values()),
+            are_client_groups,
         ),
         "Share groups of clients; the first pattern that matches counts.",
     ),

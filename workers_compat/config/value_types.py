@@ -78,6 +78,18 @@ def are_share_groups(value: Any) -> bool:
     return True
 
 
+def are_client_groups(value: Any) -> bool:
+    """Return whether `value` maps patterns to share groups. Raise InvalidPart for a wrong name."""
+    for group in dict(value).values():
+        if not isinstance(group, str):
+            return False
+        try:
+            check_group_settings(group, {})
+        except ValueError as error:
+            raise InvalidPart(str(error)) from error
+    return True
+
+
 def share_settings(settings: Any) -> Any:
     """Return the `settings` of a share group with numbers for "none", null and sizes.
 
