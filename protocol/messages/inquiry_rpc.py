@@ -119,8 +119,7 @@ class SharesRequest(Request, frozen=True, kw_only=True, tag="shares"):
 
     The stock scheduler does not have this operation.
 
-    Returns: the result of ``paceline.scheduler.core.inspection.share_report``; if the change is
-    refused, only {"error": reason}.
+    Returns: the result of ``paceline.scheduler.core.inspection.share_report``.
 
     Attributes:
         group: group to change, or None.

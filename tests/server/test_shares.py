@@ -13,9 +13,7 @@ import dask.config
 import pytest
 from click.testing import CliRunner
 from distributed import Client, Worker
-from paceline.protocol import messages as m
 from paceline.scheduler.server.cli import main, shares
-from paceline.scheduler.server.cli.rpc_client import call_scheduler
 from paceline.scheduler.server.journal.replay import replay
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -49,9 +47,9 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         for address in (running.address, running.address.removeprefix("tcp://")):
             result = await asyncio.to_thread(CliRunner().invoke, main.main, ["shares", address])
             assert result.exit_code == 0 and "batch" in result.output
-        bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
-        reply = await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
-        assert reply["error"].startswith("weight of share group 'batch' must be from")
+        async with Client(running.address, asynchronous=True) as client:
+            with pytest.raises(ValueError, match="weight of share group 'batch' must be from"):
+                await client.scheduler.shares(group="batch", settings={"weight": 0.0})
     assert replay(journal).differs_after is None
 
 
@@ -65,8 +63,8 @@ async def test_settings_do_not_change_if_shares_are_disabled(
         result = await asyncio.to_thread(CliRunner().invoke, main.main, command)
     assert result.exit_code == 1
     assert result.output == (
-        "Error: cannot change share group '(all)': share groups are disabled; "
-        "set `paceline.shares.enabled` to true and restart the scheduler\n"
+        f"Error: {running.address} replied with an error: cannot change share group '(all)': share "
+        "groups are disabled; set `paceline.shares.enabled` to true and restart the scheduler\n"
     )
     assert "Exception while handling" not in caplog.text
 

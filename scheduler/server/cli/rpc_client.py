@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import socket
 import time
 from collections.abc import Mapping
@@ -59,8 +60,19 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     except ProtocolError as error:
         raise RpcError(f"{address} is not a scheduler: {error}") from error
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
-        raise RpcError(f"{address} replied with an error: {reply.get('exception_text')}")
+        text = _error_text(str(reply.get("exception_text")))
+        raise RpcError(f"{address} replied with an error: {text}")
     return reply
+
+
+def _error_text(shown: str) -> str:
+    """Return the message of an exception whose repr is `shown`, or `shown` if it has no message."""
+    _, _, arguments = shown.partition("(")
+    try:
+        message = ast.literal_eval(arguments.removesuffix(")"))
+    except (SyntaxError, ValueError):
+        return shown
+    return message if isinstance(message, str) else shown
 
 
 def scheduler_identity(address: str, timeout: float) -> Any:

@@ -11,6 +11,7 @@ from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.state.addresses import coerce_address
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.server_api import Handler, ServerApi
+from paceline.workers_compat import errors
 
 
 def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -> None:
@@ -30,13 +31,14 @@ def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -
 def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> dict[str, Any]:
     """Change settings of a share group, if any are given, and report all groups.
 
-    If a setting is unknown or out of range, or share groups are disabled, return the "error".
+    Return a ValueError if a setting is unknown or out of range, or share groups are disabled. It is
+    expected, so it is not raised and logged.
     """
     if request.group is not None and request.settings:
         try:
             server.state.shares.check_change(request.group, request.settings)
         except ValueError as error:
-            return {"error": str(error)}
+            return errors.error_message(error, "uncaught-error")
         server.send_stimulus(stimuli.SetShare(request.group, request.settings))
     return share_report(server.state)
 
