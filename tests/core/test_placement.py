@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy.coassignment import LONG_SECONDS
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
-from paceline.testing import Env
+from paceline.testing import Env, Graph
 
 MakeEnv = Callable[..., Env]
 
@@ -266,6 +267,34 @@ def test_roots_wait_on_the_scheduler(
     env.finish(("x", 0))
     assert len(env.processing("w0")) == sent
     assert env.processing("w0")[-1] == ("x", sent)
+
+
+@pytest.mark.parametrize(
+    ("saturation", "seconds", "sent"),
+    [(1.1, 2 * LONG_SECONDS, 2), (1.1, LONG_SECONDS / 2, 3), (1.2, 2 * LONG_SECONDS, 3)],
+)
+def test_roots_that_take_long_wait_for_free_threads(
+    make_env: MakeEnv, saturation: float, seconds: float, sent: int
+) -> None:
+    env = make_env(worker_saturation=saturation, coassigned_tasks=0)
+    env.join("w0", nthreads=2)
+    chains: Graph = {("x", i): [] for i in range(12)}
+    env.submit(chains | {("y", i): [("x", i)] for i in range(12)})
+    assert len(env.processing("w0")) == 3
+    for i in range(2):
+        env.finish(("x", i), seconds=seconds)
+        env.finish(("y", i))
+        assert len(env.processing("w0")) == sent
+
+
+def test_successors_go_before_roots_that_take_long(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0")
+    env.submit({("x", i): [] for i in range(6)} | {("y", i): [("x", i)] for i in range(6)})
+    env.finish(("x", 0), seconds=2 * LONG_SECONDS)
+    env.finish(("y", 0))
+    env.finish(("x", 1), seconds=2 * LONG_SECONDS)
+    assert env.processing("w0") == [("y", 1)]
 
 
 def test_infinite_saturation_sends_all_roots_at_once_in_runs(make_env: MakeEnv) -> None:

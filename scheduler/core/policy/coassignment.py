@@ -31,6 +31,11 @@ DEPENDENCIES_MAX: Final = 32
 DEPENDENTS_MAX: Final = 32
 #: Maximum number of levels of dependents above a task, below which siblings are searched.
 LEVELS_MAX: Final = 8
+#: Root-ish tasks that others use and that take this long, in seconds, are sent to free threads
+#: only ...
+LONG_SECONDS: Final = 0.02
+#: ... unless more than the default of ``distributed.scheduler.worker-saturation`` is configured.
+SATURATION_MAX: Final = 1.1
 #: Maximum number of tasks examined for each task that may be claimed.
 VISITS_PER_TASK: Final = 4
 
@@ -70,11 +75,19 @@ def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 
 
 def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ts` and its siblings wait until `ws` has a free thread.
+    """Return whether the root-ish task `ts` waits until `ws` has a free thread.
 
-    Tasks that use results do not wait.
+    Slots beyond the threads bridge the time until a worker receives its next task. With a task that
+    takes much longer, a thread would make new data before it is sent the tasks that use the last.
+    Tasks with siblings wait, too, unless they use results. None wait while tasks have different
+    user priorities, because others could overtake them.
     """
-    if ts.dependencies or taken_slots(ws) < max(1, ws.nthreads):
+    if taken_slots(ws) < max(1, ws.nthreads) or state.shares.has_user_priorities:
+        return False
+    if ts.dependents and state.config.worker_saturation <= SATURATION_MAX:
+        if ts.group.prefix.duration_average >= LONG_SECONDS:
+            return True
+    if ts.dependencies:
         return False
     consumer = _consumer_of_siblings(state, ts)
     return consumer is not None and len(consumer.dependencies) > 1
