@@ -8,6 +8,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
+from paceline.scheduler.core.policy.admission import waiting_count
 from paceline.scheduler.core.state.sharing.accounts import ABSENT_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, SetShare
 from paceline.testing import Env
@@ -80,7 +81,9 @@ def test_explain_names_a_cap_before_the_lack_of_memory(env: Env) -> None:
     env.heartbeat("w0", metrics={"memory": 700})
     assert "waits for memory" in explained(env, ("a", 29))
     assert waits_for_share(env.state, share(env, "alice")) == "memory"
+    assert waiting_count(env.state) == len(env.state.queued)
     env.feed(SetShare("alice", {"tasks": 1}))
+    assert waiting_count(env.state) == 0
     assert "alice has reached its cap of 1 task" in explained(env, ("a", 29))
     assert waits_for_share(env.state, share(env, "alice")) == "cap of tasks"
 

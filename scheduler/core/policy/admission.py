@@ -231,11 +231,15 @@ def _unknown_count(ws: WorkerState) -> int:
 def waiting_count(state: SchedulerState) -> int:
     """Return the number of queued tasks if workers have free slots, but too little memory.
 
-    Reports call this between turns. It does not refresh ``state.loads``, because the order in which
-    these are refreshed decides between workers, and a replay has no reports.
+    Tasks of share groups at a cap wait for that. Reports call this between turns. It does not
+    refresh ``state.loads``, because the order in which these are refreshed decides between workers,
+    and a replay has no reports.
     """
-    is_waiting = state.admission.is_short and any(map(has_free_slot, state.running))
-    return len(state.queued) if is_waiting else 0
+    if not state.admission.is_short or not any(map(has_free_slot, state.running)):
+        return 0
+    shares = [queue.share for queue in state.queued.waiting]
+    kept = state.whole_workers.n_kept
+    return sum([share.n_queued for share in shares if not share.cap_reached(kept(share))])
 
 
 # ------------------------------------------------------------------ which worker
