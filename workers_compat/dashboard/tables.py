@@ -16,9 +16,9 @@ BELOW_MENU = ".bk-data-table { z-index: 0; }"
 
 #: Widths of columns, relative to each other: of text, of numbers at least, and per character of
 #: the titles of numbers.
-TEXT_WIDTH = 180
+TEXT_WIDTH = 240
 NUMBER_WIDTH = 80
-TITLE_WIDTH = 11
+TITLE_WIDTH = 9
 
 #: Formats of numbers, as bokeh's ``NumberFormatter`` takes them; "" for text.
 TEXT = ""
