@@ -257,6 +257,24 @@ def test_task_of_a_higher_class_moves_at_once(make_env: MakeEnv) -> None:
     assert env.where(second) == "w1"
 
 
+@pytest.mark.parametrize("n_used", [1, 2])
+def test_root_tasks_that_wait_for_a_thread_alone_take_turns(make_env: MakeEnv, n_used: int) -> None:
+    env = make_env()
+    env.client("bob")
+    env.join("w0")
+    for prefix in ("a", "b"):
+        know(env, prefix, 1.0)
+    roots: Graph = dict(tasks("a", 40))
+    used = {("c", i): [("a", n_used * i + j) for j in range(n_used)] for i in range(40 // n_used)}
+    env.submit(roots | used)
+    env.submit(tasks("b", 40), client="bob")
+    ended: list[Any] = []
+    for _ in range(40):
+        ended += env.processing("w0")[:1]
+        env.finish(ended[-1], seconds=1.0)
+    assert 18 <= sum(key[0] == "b" for key in ended) <= 22
+
+
 def test_task_does_not_overtake_earlier_tasks_of_its_group(make_env: MakeEnv) -> None:
     env = one_thread(make_env)
     env.submit(PAIR)

@@ -80,9 +80,11 @@ def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> b
     Slots beyond the threads bridge the time until a worker receives its next task. With a task that
     takes much longer, a thread would make new data before it is sent the tasks that use the last.
     Tasks with siblings wait, too, unless they use results. None wait while tasks have different
-    user priorities, because others could overtake them.
+    user priorities or several share groups wait, because others could take each free slot.
     """
     if taken_slots(ws) < max(1, ws.nthreads) or state.shares.has_user_priorities:
+        return False
+    if len(state.queued.waiting) > 1:
         return False
     if ts.dependents and state.config.worker_saturation <= SATURATION_MAX:
         if ts.group.prefix.duration_average >= LONG_SECONDS:
