@@ -212,7 +212,7 @@ def configured(**options):
     ],
 )
 def test_configured_policies_without_effect(options, annotations):
-    """They need or contradict others."""
+    """Configure policies that need or contradict others."""
     found = annotation_set(annotations, configured(**options))
     assert found.policy == annotation_set(annotations).policy
     assert found.retries == annotations.get("retries")

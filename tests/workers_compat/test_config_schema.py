@@ -89,7 +89,7 @@ def test_error_about_policies_has_the_pattern_and_the_option(options: Any, error
 
 
 def test_warning_about_a_deadline_that_has_passed() -> None:
-    """It does not prevent the start, or a supervisor could not restart the scheduler later."""
+    """Otherwise a supervisor could not restart the scheduler later."""
     found = {"load*": {"deadline": "2020-01-31"}, "slow*": {"deadline": "1 h"}}
     with dask.config.set({"paceline.scheduler.policies": found}):
         (line,) = check()
