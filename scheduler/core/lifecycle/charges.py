@@ -46,14 +46,12 @@ def charge(state: SchedulerState, account: Account, seconds: float) -> None:
 
 
 def charge_failed(state: SchedulerState, ts: TaskState, ws: WorkerState, report: TaskErred) -> None:
-    """Charge the run of `ts` on `ws` that failed; `report` has its compute time if it began."""
+    """Charge the compute time of the run of `ts` on `ws` that failed, if `report` has it."""
     spans = [each for each in report.startstops if each.action == "compute"]
-    if not spans:
-        charge_ended(state, ts, ws)
-        return
-    ws.executing.pop(ts, None)
-    if ts not in ws.long_running:
-        charge(state, ts.account, sum([each.stop - each.start for each in spans]))
+    if spans:
+        ws.executing.pop(ts, None)
+        if ts not in ws.long_running:
+            charge(state, ts.account, sum([each.stop - each.start for each in spans]))
 
 
 def charge_ended(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
