@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from pathlib import Path
 
@@ -179,23 +180,29 @@ async def test_tasks_are_stolen_in_the_middle(world):
     assert len(runs) == 1, "the shuffle restarted"
 
 
-async def test_transfers_behind_an_alias_restart(world):
+async def test_transfers_behind_an_alias_restart(world, monkeypatch):
     """dask fuses a transfer with its input, so the barrier depends on an alias."""
-    x = da.ones((40, 40), chunks=(20, 40)).map_blocks(slow, dtype=float)
-    total = x.rechunk((40, 20), method="p2p").sum()
+    kind = type(world.workers[0].plugins["shuffle"])
+    add_partition, may_end = kind.add_partition, threading.Event()
+
+    def ends_later(*args, **kwargs):
+        run_id = add_partition(*args, **kwargs)
+        may_end.wait(timeout=60)
+        return run_id
+
+    monkeypatch.setattr(kind, "add_partition", ends_later)
+    total = da.ones((40, 40), chunks=(20, 40)).rechunk((40, 20), method="p2p").sum()
     future = world.client.compute(total, optimize_graph=True)
     shuffle = await begun(world)
     barrier = world.scheduler.facade.tasks[f"shuffle-barrier-{shuffle.id}"]
     aliases = [ts for ts in barrier.dependencies if len(ts.dependencies) == 1]
     assert aliases, "dask no longer fuses them"
-    recommended = world.plugin._restart_recommendations(shuffle.id)
-    begun_again = {ts.key for alias in aliases for ts in alias.dependencies}
-    running = {
-        key for key in begun_again if world.state.tasks[key].state in ("processing", "memory")
-    }
-    assert running and running <= set(recommended)
+    transfers = {ts.key for alias in aliases for ts in alias.dependencies}
+    assert {world.state.tasks[key].state for key in transfers} == {"processing"}
+    assert transfers <= set(world.plugin._restart_recommendations(shuffle.id))
     world.plugin._restart_shuffle(shuffle.id, world.scheduler.facade, stimulus_id="test")
-    assert {world.state.tasks[key].state for key in running} <= {"processing", "waiting"}
+    assert {world.state.tasks[key].state for key in transfers} <= {"processing", "waiting"}
+    may_end.set()
     assert await future == 1600
 
 
