@@ -109,6 +109,23 @@ def test_a_batch_starts_where_a_thread_is_free() -> None:
     assert env.processing("w0") == [("x", 0), ("x", 1)]
 
 
+def test_seceded_tasks_hide_no_free_thread() -> None:
+    env = cluster(0)
+    env.join("w0", nthreads=2)
+    env.submit({("x", 1000): []})
+    env.finish(("x", 1000), seconds=30.0)
+    for key in ("s0", "s1", "s2"):
+        env.submit({key: []})
+        env.feed(m.LongRunning(key=key, run_id=env.task(key).run_id, compute_duration=1.0), "w0")
+    env.join("w1", nthreads=2)
+    graph: dict[Any, list[Any]] = {}
+    for i in range(20):
+        graph |= {("x", i): [], ("y", i): [("x", i)]}
+    env.submit(graph)
+    assert len(env.processing("w1")) == 2
+    assert len(env.processing("w0")) == 3 + 2
+
+
 def test_tasks_that_use_results_do_not_wait_for_a_thread() -> None:
     env = cluster(1, coassigned_tasks=1)
     graph: dict[Any, list[Any]] = {}

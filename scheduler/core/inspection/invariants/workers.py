@@ -88,8 +88,9 @@ def check_load(view: View, ws: WorkerState) -> None:
     assert idle or len(ws.processing) >= n_threads, "fewer tasks than threads, and not idle"
     saturation = view.state.config.worker_saturation
     full = inf if saturation == inf else max(ceil(saturation * ws.nthreads), 1)
-    has_slot = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs) < full
-    assert (ws in loads.idle_task_count) == has_slot, f"idle_task_count differs: {has_slot=}"
+    n_taken = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
+    expected = n_taken / ws.nthreads if n_taken < full else None
+    assert loads.idle_task_count.loads.get(ws) == expected, f"idle_task_count is not {expected}"
 
 
 def check_totals(view: View, state: SchedulerState) -> None:

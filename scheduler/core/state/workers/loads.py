@@ -51,7 +51,7 @@ class WorkerLoads:
         idle: workers with too little to do (fewer tasks than threads, or less than half of the
             average occupancy).
         saturated: workers with much more to do than the average, the latest to become so last.
-        idle_task_count: workers with a free slot, by tasks per thread.
+        idle_task_count: workers with a free slot, by taken slots per thread.
         touched: workers that have changed since a reader cleared it, as of the last refresh.
     """
 
@@ -102,7 +102,7 @@ class WorkerLoads:
             self._load_dirty.clear()
 
     def least_loaded(self) -> WorkerState | None:
-        """Return the worker with a free slot and the fewest tasks per thread, or None."""
+        """Return the worker with a free slot and the fewest taken slots per thread, or None."""
         self.refresh_slots()
         return self.idle_task_count.least()
 
@@ -125,7 +125,7 @@ class WorkerLoads:
 
     def _update_slots(self, ws: WorkerState) -> None:
         if has_free_slot(ws):
-            self.idle_task_count.put(ws, len(ws.processing) / ws.nthreads)
+            self.idle_task_count.put(ws, taken_slots(ws) / ws.nthreads)
         else:
             self.idle_task_count.discard(ws)
 
