@@ -295,6 +295,38 @@ def test_a_task_for_a_worker_with_a_free_slot_is_found_among_many(is_restricted:
     assert env.states("out-0", "out-38") == ["queued", "queued"]
 
 
+def test_restricted_task_that_does_not_fit_is_passed_over() -> None:
+    env = cluster(1, nthreads=2)
+    learn(env, "big", 300 * MB)
+    learn(env, "tiny", 100)
+    on = AnnotationSet(workers=["w0"])
+    env.submit({"data": []}, annotations={"data": on})
+    env.finish("data", nbytes=100 * MB)
+    env.submit({"busy": ["data"], "after": ["busy"]})
+    for key in ("big-1", "tiny-1", "tiny-2"):
+        env.submit({key: []}, annotations={key: on})
+    env.tick()
+    assert env.states("big-1", "tiny-1") == ["queued", "processing"]
+    env.finish("tiny-1")
+    assert env.states("big-1", "tiny-2") == ["queued", "processing"]
+
+
+def test_the_only_large_worker_of_many_is_found() -> None:
+    env = cluster(0)
+    env.checks = False  # they take long
+    for i in range(301):
+        join(env, f"w{i}", limit=40_000 if i == 250 else 400)
+    on = AnnotationSet(workers=["w250"])
+    env.submit({"huge-0": []}, annotations={"huge-0": on})
+    env.finish("huge-0", nbytes=10_000 * MB)
+    env.release("huge-0")
+    env.submit({"input": [], "huge-1": ["input"]})
+    env.finish("input")
+    for _ in range(3):
+        env.tick(1.0)
+    assert env.where("huge-1") == "w250"
+
+
 def restricted_to_w0() -> tuple[Env, list[str]]:
     """Return two workers and the keys of four tasks for w0, which has the memory for two."""
     env = cluster()

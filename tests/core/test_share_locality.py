@@ -99,6 +99,23 @@ def test_tasks_of_several_groups_move_whenever_slots_are_free(four: Env) -> None
     assert four.processing("w3")
 
 
+def test_tasks_near_every_full_worker_may_move(make_env: MakeEnv) -> None:
+    """Data is large on 25 workers, so that their tasks stay, and small on the last one."""
+    n = 26
+    env = make_env(worker_saturation=1.0, shares_groups={"alice": {"tasks": 1000}})
+    env.join(*(f"w{i}" for i in range(n)))
+    data = {f"d{i}": [f"w{i}"] for i in range(n)}
+    env.feed(DataPlaced(data, dict.fromkeys(data, 20 * 10**9) | {f"d{n - 1}": 100}))
+    env.submit({("x", 1000): []})
+    env.finish(("x", 1000), seconds=30.0)
+    env.submit({("x", 10 * i + j): [f"d{i}"] for j in range(3) for i in range(n)})
+    env.join("idle")
+    for _ in range(8):
+        env.tick(0.5)
+    (key,) = env.processing("idle")
+    assert env.task(key).dependencies[0].key == f"d{n - 1}"
+
+
 def test_group_whose_tasks_have_to_wait_lets_others_move(four: Env) -> None:
     four.feed(DataPlaced({"d": ["w0"]}, {"d": 8}))
     contended(four)

@@ -48,8 +48,8 @@ LARGE = 0.25
 LARGER = 1.25
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
-#: Maximum number of workers that are examined for one task. If there are more, each call examines
-#: others.
+#: Maximum number of workers that are examined for one task. If there are more, others are examined
+#: after each transition, and in each second.
 WORKERS_MAX = 128
 
 #: Whether a worker may be sent a task.
@@ -297,7 +297,7 @@ def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:
         found = list(state.loads.idle_task_count.loads)
     n = len(found)
     if n > WORKERS_MAX:
-        start = state.transition_counter % n
+        start = (state.transition_counter + WORKERS_MAX * int(state.now)) % n
         found = list(islice(chain(found[start:], found[:start]), WORKERS_MAX))
     if state.worker_ends.workers:
         return [ws for ws in found if worker_ends.can_finish(state, ts, ws)]

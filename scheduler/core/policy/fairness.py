@@ -14,7 +14,7 @@ Most short tasks that use a result do not enter the queue, even while several gr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from paceline.scheduler.core.state.estimates import data_nbytes, expected_duration, occupancy
@@ -305,10 +305,14 @@ def _add_remote(
     """
     user_priority = min([each[0][0] for each in found]) if found else None
     free = state.loads.idle_task_count.loads
-    compared = queue.near.items()
-    if user_priority is None and not state.shares.has_user_priorities:
-        compared = islice(compared, WORKERS_COMPARED_MAX)  # type: ignore[assignment]
-    for ws, heap in compared:
+    compared: Iterable[WorkerState] = queue.near
+    if len(queue.near) > WORKERS_COMPARED_MAX and user_priority is None:
+        if not state.shares.has_user_priorities:
+            start = WORKERS_COMPARED_MAX * int(state.now) % len(queue.near)  # others each second
+            places = chain(islice(queue.near, start, None), queue.near)
+            compared = islice(places, WORKERS_COMPARED_MAX)
+    for ws in compared:
+        heap = queue.near[ws]
         ts = heap.peek()
         if ts is None or ws in free:
             continue

@@ -22,7 +22,8 @@ from . import admission, fairness
 from .admission import Condition
 from .fairness import Choice
 
-#: Queued tasks considered of those that any worker can run, and of those near each worker.
+#: Queued tasks considered of those that any worker can run, and of those near each worker or with
+#: the same restrictions.
 ANYWHERE_MAX, NEAR_MAX = 16, 4
 #: Workers whose queued tasks are considered, and sets of restrictions.
 PLACES_MAX = 32
@@ -116,7 +117,7 @@ def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
         for ws in _first_places(state, heaps):
             found += [(ts, ws) for ts in heaps[ws].first(NEAR_MAX)]
     for place in _first_places(state, queue.restricted):
-        found += [(ts, place) for ts in queue.restricted[place].first(1)]
+        found += [(ts, place) for ts in queue.restricted[place].first(NEAR_MAX)]
     out: list[Candidate] = []
     for ts, where in found:
         priority = ts.priority or (0,)
