@@ -217,3 +217,124 @@ def test_adaptive_cluster_may_close_the_worker(make_env: MakeEnv) -> None:
     env.feed(SizeCluster(1.0))
     assert env.state.scaling.asked == 0
     assert scaling.may_close(env.state, env.worker("w0"))
+
+
+# ------------------------------------------------------------------ caps
+
+
+def test_run_counts_for_the_cap_at_once(make_env: MakeEnv) -> None:
+    env = executing(make_env(shares_groups={"alice": {"threads": 1}}))
+    env.join("w1")
+    env.submit({"y": []})
+    assert env.states("y") == ["queued"]
+    env.cancel("x")
+    assert env.states("y") == ["queued"] and extra_runs(env) == ["x"]
+    env.heartbeat("w0")
+    assert env.states("y") == ["processing"]
+
+
+def test_task_that_raised_reschedule_occupies_no_thread(make_env: MakeEnv) -> None:
+    env = executing(make_env(shares_groups={"alice": {"threads": 1}}))
+    env.feed(m.Reschedule(key="x"), "w0")
+    assert env.where("x") == "w0" and not extra_runs(env)
+    assert env.task("x").account.thread_seconds == 60.0
+
+
+# ------------------------------------------------------------------ runs that secede or time out
+
+
+TIMEOUT = {"annotations": {"x": AnnotationSet(policy=TaskPolicy(timeout_seconds=60.0))}}
+
+
+def timed_out(env: Env, nthreads: int = 1) -> Env:
+    """Let x of alice time out on w0, and go on."""
+    env.join("w0", nthreads=nthreads, nanny="tcp://nanny")
+    env.submit({"x": []}, **TIMEOUT)
+    env.heartbeat("w0", executing={"x": 0.0})
+    env.tick(61.0)
+    env.heartbeat("w0", executing={"x": 61.0})
+    env.tick(0.5)
+    assert extra_runs(env) == ["x"]
+    env.take()
+    return env
+
+
+@pytest.mark.parametrize("begin", [executing, timed_out])
+def test_report_that_the_run_seceded_crosses_its_end(
+    make_env: MakeEnv, begin: Callable[[Env], Env]
+) -> None:
+    env = begin(make_env())
+    report = m.LongRunning(key="x", run_id=env.task("x").run_id)
+    env.cancel("x")
+    env.submit({"y": []})
+    env.feed(report, "w0")
+    go_on(env, 62.0)
+    assert not extra_runs(env) and env.where("y") == "w0"
+
+
+def test_second_run_that_secedes_occupies_no_thread(make_env: MakeEnv) -> None:
+    env = make_env(speculation=True)
+    env.submit({("x", 0): []})
+    env.join("w0", "w1")
+    env.finish(("x", 0))
+    env.submit({("x", 1): []})
+    first = env.where(("x", 1))
+    other = "w1" if first == "w0" else "w0"
+    env.tick(60.0)
+    env.heartbeat(other)
+    env.heartbeat(first, executing={("x", 1): 60.0})
+    env.tick(1.0)
+    assert list(env.worker(other).extra_runs) == [("x", 1)]
+    second = env.task(("x", 1)).policies.second
+    env.feed(m.LongRunning(key=("x", 1), run_id=second.run_id), other)
+    assert not env.worker(other).extra_runs
+
+
+def end_of_run(env: Env) -> None:
+    env.heartbeat("w0", executing={"y": 63.0})
+
+
+def submits(env: Env) -> None:
+    env.submit({"inner": []}, commit={"submitting_task": "x"})
+
+
+def is_resumed(env: Env) -> None:
+    env.release("x")
+    env.submit({"x": []})
+    assert env.where("x") == "w0"
+
+
+@pytest.mark.parametrize("end", [end_of_run, submits, is_resumed])
+def test_no_restart_for_a_cancelled_run_after_one_that_timed_out(
+    make_env: MakeEnv, end: Callable[[Env], None]
+) -> None:
+    env = make_env(restart_stuck_workers=True)
+    env.join("w0", nthreads=3, nanny="tcp://nanny")
+    env.submit({"y": []})
+    env.submit({"x": []}, **TIMEOUT)
+    env.heartbeat("w0", executing={"y": 0.0, "x": 0.0})
+    env.cancel("y")
+    env.tick(61.0)
+    env.heartbeat("w0", executing={"y": 61.0, "x": 61.0})
+    env.tick(0.5)
+    assert "restart-stuck-worker" in str(env.take()) and len(extra_runs(env)) == 2
+    end(env)
+    for _ in range(3):
+        env.tick(31.0)
+    assert "restart-stuck-worker" not in str(env.take()) and "y" in extra_runs(env)
+
+
+def test_deadline_of_a_run_that_no_heartbeat_has_reported(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=2.0)
+    env.join("w0")
+    env.submit({"a": []})
+    policy = TaskPolicy(deadline=env.now + 10.0)
+    env.submit({"x": []}, annotations={"x": AnnotationSet(policy=policy)})
+    env.tick(9.0)
+    env.heartbeat("w0", executing={"a": 9.0})
+    env.finish("a")
+    env.tick(1.5)
+    assert env.states("x") == ["erred"] and not extra_runs(env)
+    go_on(env, 2.0)
+    go_on(env, 3.0)
+    assert extra_runs(env) == ["x"]

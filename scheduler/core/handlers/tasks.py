@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting, charges
-from paceline.scheduler.core.lifecycle.availability import use_worker
+from paceline.scheduler.core.lifecycle.availability import free_thread, use_worker
 from paceline.scheduler.core.lifecycle.retries import failure_of, handle_failed_run
 from paceline.scheduler.core.lifecycle.second_runs import promote_second_run
 from paceline.scheduler.core.lifecycle.slots import fill_slots
@@ -107,11 +107,13 @@ def handle_long_running(turn: Turn, message: LongRunning) -> None:
     state = turn.state
     ws = state.workers.get(turn.source)
     ts = state.tasks.get(message.key)
-    if ws is None or ts is None:
+    if ws is None:
         return
-    if is_second_run(ts, ws.address, message.run_id):
+    if ts is not None and is_second_run(ts, ws.address, message.run_id):
         second_run_failed(turn, ts)
-    if ts.processing_on is not ws:
+    if ts is None or ts.processing_on is not ws:
+        if ts is None or second_run(ts.policies) is None:
+            free_thread(turn, ws, message.key)
         return
     if ts.run_id != message.run_id and not _is_resumed(ts, ws, message.run_id):
         return
@@ -144,6 +146,7 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
         if second is not None and second.address == turn.source:
             second_run_failed(turn, ts)
         return
+    charges.charge_ended(turn.state, ts, ts.processing_on)
     run(turn, {ts: "released"})
     fill_slots(turn)
 

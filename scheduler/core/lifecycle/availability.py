@@ -19,12 +19,12 @@ from .transitions import run
 
 
 def use_worker(turn: Turn, ws: WorkerState) -> None:
-    """Send unrunnable and queued tasks to `ws` if it is available."""
+    """Send unrunnable tasks to `ws`, of which a thread or cap is free again, and queued ones."""
     if is_available(ws):
         recs: Recs = {}
         schedule_unrunnable(turn, [ws], recs)
         run(turn, recs)
-        fill_slots(turn)
+    fill_slots(turn)
 
 
 def free_thread_of(turn: Turn, key: Key) -> None:
@@ -34,10 +34,15 @@ def free_thread_of(turn: Turn, key: Key) -> None:
     for the tasks of the graph.
     """
     for ws in list(turn.state.workers.values()):
-        ws.released_runs.pop(key, None)
-        if key in ws.extra_runs:
-            remove_extra_run(turn.state, ws, key)
-            use_worker(turn, ws)
+        free_thread(turn, ws, key)
+
+
+def free_thread(turn: Turn, ws: WorkerState, key: Key) -> None:
+    """Record that the given-up run of `key` on `ws` occupies no thread, because it seceded."""
+    ws.released_runs.pop(key, None)
+    if key in ws.extra_runs:
+        remove_extra_run(turn.state, ws, key)
+        use_worker(turn, ws)
 
 
 def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) -> None:

@@ -28,6 +28,7 @@ def remove_extra_run(state: SchedulerState, ws: WorkerState, key: Key) -> None:
     """Record that the run of `key` no longer occupies a thread of `ws`, if it did."""
     account = ws.extra_runs.pop(key, None)
     if account is not None:
+        ws.stuck_runs.pop(key, None)
         state.shares.end_extra_run(account.share, ws)
         refresh_running(state, ws)
 

@@ -15,6 +15,7 @@ from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBE
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, charges
+from .extra_runs import add_extra_run
 from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
@@ -116,13 +117,24 @@ def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
 
 
 def give_up_run(turn: Turn, ts: TaskState) -> None:
-    """Remove `ts` from the work of its worker, and ask that to forget its run, which may go on."""
-    has_seceded = ts.processing_on is not None and ts in ts.processing_on.long_running
+    """Remove `ts` from the work of its worker, and ask that to forget its run, which may go on.
+
+    If its share group has a cap, a run that has started counts until a heartbeat does not report
+    it. Others count if a heartbeat reports that they go on.
+    """
+    before = ts.processing_on
+    has_seceded = before is not None and ts in before.long_running
+    has_started = before is not None and ts in before.executing
     ws = leave_worker(turn, ts)
-    if ws is not None:
-        turn.free_keys(ws.address, ts.key)
-        if not (has_seceded or admission.has_subtasks(ts)):
-            ws.released_runs[ts.key] = ts.account
+    if ws is None:
+        return
+    turn.free_keys(ws.address, ts.key)
+    if has_seceded or admission.has_subtasks(ts):
+        return
+    if has_started and ts.account.share.is_capped:
+        add_extra_run(turn.state, ws, ts.key, ts.account)
+    else:
+        ws.released_runs[ts.key] = ts.account
 
 
 def release_active(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:

@@ -422,7 +422,7 @@ class WorkerState:
         executing, executing_at: task -> seconds, as of the last heartbeat; time of that, 0 if none.
         released_runs: key of a released task that it had and may still execute -> account.
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
-        restart_at: time from which it is restarted because of a run that was given up; 0.0 if none.
+        stuck_runs: key in `extra_runs` of a run that timed out -> time of the next restart for it.
         has_what: tasks whose results the worker holds, in order.
         nbytes, reported_nbytes: size of those results, and as of the last heartbeat, in bytes.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
@@ -465,7 +465,7 @@ class WorkerState:
     executing_at: float = 0.0
     released_runs: dict[Key, Account] = field(default_factory=dict)
     extra_runs: dict[Key, Account] = field(default_factory=dict)
-    restart_at: float = 0.0
+    stuck_runs: dict[Key, float] = field(default_factory=dict)
     has_what: dict[TaskState, None] = field(default_factory=dict)
     nbytes: int = 0
     needs_what: dict[TaskState, int] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.lifecycle import charges
 from paceline.scheduler.core.lifecycle.availability import use_worker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
-from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_policies import second_run
@@ -30,27 +29,27 @@ def record_stuck_run(turn: Turn, ws: WorkerState, ts: TaskState) -> None:
     """Record that `ws` was asked to forget its run of `ts`, which goes on in a thread."""
     add_extra_run(turn.state, ws, ts.key, ts.account)
     _recall_if_occupied(turn, ws)
-    ws.restart_at = ws.restart_at or turn.now
+    ws.stuck_runs[ts.key] = turn.now
 
 
 def restart_stuck_workers(turn: Turn) -> None:
-    """Let nannies restart the workers with runs that were given up, again if that failed."""
+    """Let nannies restart the workers with runs that timed out, again if that failed."""
     for ws in turn.state.workers.values():
-        if not ws.restart_at or turn.now < ws.restart_at:
+        if not ws.stuck_runs or turn.now < min(ws.stuck_runs.values()):
             continue
         if ws.nanny and ws.status == "running":
-            ws.restart_at = turn.now + RESTART_AGAIN_SECONDS
+            ws.stuck_runs = dict.fromkeys(ws.stuck_runs, turn.now + RESTART_AGAIN_SECONDS)
             turn.instruct(RestartStuckWorker(ws.address))
 
 
 def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWorker | None:
-    """Return the request to restart `ws`, which is retiring with a run that was given up, or None.
+    """Return the request to restart `ws`, which is retiring with a run that timed out, or None.
 
     A worker that a client retires meanwhile may be restarted, too.
     """
     if not (state.config.restart_stuck_workers and ws.nanny and ws.status == "closing_gracefully"):
         return None
-    return RestartStuckWorker(ws.address) if ws.restart_at else None
+    return RestartStuckWorker(ws.address) if ws.stuck_runs else None
 
 
 def given_up_runs(state: SchedulerState) -> dict[str, list[Key]]:
@@ -84,10 +83,7 @@ def refresh_extra_runs(
     for key in ended:
         remove_extra_run(state, ws, key)
     if ended:
-        if not ws.extra_runs:
-            ws.restart_at = 0.0
         use_worker(turn, ws)
-        fill_slots(turn)  # its share group may have been at a cap
     _recall_if_occupied(turn, ws)
 
 
@@ -104,7 +100,8 @@ def _find_released_runs(
             del ws.released_runs[key]
         elif executing[key] >= max(seconds, LONG_SECONDS):
             del ws.released_runs[key]
-            add_extra_run(state, ws, key, account)
+            if key not in ws.extra_runs:
+                add_extra_run(state, ws, key, account)
 
 
 def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:

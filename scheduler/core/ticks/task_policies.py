@@ -116,6 +116,7 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
     turn.log(WARNING, text)
     recs: Recs = {}
     is_running = ws is not None and may_be_running(ts, ws)
+    has_seceded = ws is not None and ts in ws.long_running
     policies = ts.policies
     if is_running and policies is not None:
         policies.given_up_runs.append(ts.run_id)
@@ -132,8 +133,11 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
         transition(turn, ts, "erred", recs, failure)
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
-    if ws is not None and is_running and turn.state.workers.get(ws.address) is ws:
-        record_stuck_run(turn, ws, ts)
+    if ws is not None and turn.state.workers.get(ws.address) is ws:
+        if is_running:
+            record_stuck_run(turn, ws, ts)
+        elif not has_seceded:
+            ws.released_runs[ts.key] = ts.account
     run(turn, recs)
 
 
