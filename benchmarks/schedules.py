@@ -132,6 +132,7 @@ def _nested(keys: Any, results: dict[Any, Any]) -> Any:
 def simulate(recording: Recording, config: dict[str, Any]) -> Judgement:
     """Play `recording` with the scheduler core."""
     cluster = Cluster(True, N_WORKERS, NTHREADS, **config)
+    cluster.core.state.drops_replicas = config is not POLICIES["dask"]
     begin = cluster.now
     rows = Rows(priorities=recording.order, producers=set(recording.producers))
     cluster.play(

@@ -187,6 +187,8 @@ class Cluster:
                     self.held_nbytes -= self.nbytes[key]
                 if key in worker.jobs and not worker.jobs[key].is_running:
                     del worker.jobs[key]
+        elif type(message) is m.RemoveReplicas:
+            self._remove(worker, message)
         elif type(message) is m.StealRequest:
             job = worker.jobs.get(message.key)
             state = None if job is None else "executing" if job.is_running else "ready"
@@ -194,6 +196,16 @@ class Cluster:
                 del worker.jobs[message.key]
             reply = m.StealResponse(key=message.key, state=state, stimulus_id=message.stimulus_id)
             self.after(LATENCY_SECONDS, self.feed, reply, worker.address)
+
+    def _remove(self, worker: Worker, message: m.RemoveReplicas) -> None:
+        needed = {key for job in worker.jobs.values() for key in job.message.who_has}
+        kept = [key for key in message.keys if key in worker.data and key in needed]
+        for key in message.keys:
+            if key in worker.data and key not in needed:
+                del worker.data[key]
+                self.held_nbytes -= self.nbytes[key]
+        if kept:
+            self.after(LATENCY_SECONDS, self.feed, m.AddKeys(keys=kept), worker.address)
 
     def _fetch(self, worker: Worker, key: Any) -> None:
         if key not in worker.fetching:

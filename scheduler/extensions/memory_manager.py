@@ -1,5 +1,8 @@
 """The active memory manager: periodically drop replicas that are no longer needed.
 
+While it runs, large results are also checked when a worker has fetched them
+(``core/policy/surplus_replicas.py``).
+
 It also requests the copies that ``core/policy/second_copies.py`` decides on.
 
 ``amm_handler`` (``Client.amm``) starts and stops it. A run over many replicated tasks takes several
@@ -47,9 +50,11 @@ class MemoryManager(Extension):
             raise ExtensionError("ValueError", f"the memory manager has no method {method!r}")
         if method == "start" and not self.running:
             self._timer = turn.call_at(turn.now + self.interval, self._due)
+            turn.state.drops_replicas = True
         elif method == "stop" and self.running:
             turn.cancel_timer(self._timer)
             self._timer = 0
+            turn.state.drops_replicas = False
         elif method == "run_once":
             self._reduce(turn, len(turn.state.replicated_tasks))
         turn.reply(turn.request_id, self.running if method == "running" else None)
@@ -73,7 +78,6 @@ class MemoryManager(Extension):
             return
         plan = surplus_replicas.MemoryPlan(self.measure)
         surplus_replicas.reduce_replicas(state, plan, count)
-        for ws, tasks in plan.drops.items():
-            replicas.drop(turn, ws, tasks)
+        replicas.drop_planned(turn, plan)
         if left > count:
             turn.call_at(turn.now, partial(self._reduce, left=left - count))

@@ -10,6 +10,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.handlers.replicas import drop
+from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy.memory import measured, memory_use
 from paceline.scheduler.core.policy.rebalancing import RebalancePlan
 from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
@@ -133,6 +134,68 @@ def test_replica_on_running_worker_is_kept_over_one_on_retiring_worker(trio: Env
     assert holders(trio, "x") == ["w0", "w2"]
     reduce(trio)
     trio.expect()
+
+
+def fetching(duo: Env, nbytes: int, **graph: list[str]) -> None:
+    """Let w1 begin to fetch x, of `nbytes` bytes on w0, for y; `graph` are further tasks."""
+    duo.state.drops_replicas = True
+    places = dict.fromkeys(["x", *graph], "w0") | {"y": "w1"}
+    annotations = {key: AnnotationSet(workers=[place]) for key, place in places.items()}
+    duo.submit({"x": [], "y": ["x"], **graph}, ["y", *graph], annotations=annotations)
+    duo.finish("x", nbytes=nbytes)
+    duo.take()
+
+
+def test_large_inputs_are_dropped_elsewhere_once_they_are_fetched(duo: Env) -> None:
+    fetching(duo, 1_000_000)
+    duo.fetched("w1", "x")
+    duo.expect("w0: remove-replicas x")
+    assert holders(duo, "x") == ["w1"]
+    duo.fetched("w0", "x")  # it refuses
+    duo.expect()
+    assert holders(duo, "x") == ["w1", "w0"]
+
+
+def test_inputs_are_kept_for_other_tasks(duo: Env) -> None:
+    fetching(duo, 1_000_000, z=["x"])
+    duo.fetched("w1", "x")
+    duo.expect()
+    duo.finish("z")
+    assert holders(duo, "x") == ["w0", "w1"]
+
+
+def is_small(env: Env) -> None:
+    accounting.set_nbytes(env.state, env.task("x"), 99_999)
+
+
+def is_wanted(env: Env) -> None:
+    env.desire("x")
+
+
+def has_many_dependents(env: Env) -> None:
+    keys = [f"d{i}" for i in range(20)]
+    env.submit({key: ["x"] for key in keys}, keys, **on("w0", *keys))
+    env.finish(*keys)
+
+
+def manager_is_off(env: Env) -> None:
+    env.state.drops_replicas = False
+
+
+def is_expensive(env: Env) -> None:
+    env.state.second_copies.note(env.task("x"), 100.0, env.now)
+
+
+@pytest.mark.parametrize(
+    "but", [is_small, is_wanted, has_many_dependents, manager_is_off, is_expensive]
+)
+def test_other_inputs_wait_for_the_manager(duo: Env, but: Callable[[Env], None]) -> None:
+    fetching(duo, 1_000_000)
+    but(duo)
+    duo.take()
+    duo.fetched("w1", "x")
+    duo.expect()
+    assert holders(duo, "x") == ["w0", "w1"]
 
 
 def test_tasks_checked_least_recently_come_first(duo: Env) -> None:

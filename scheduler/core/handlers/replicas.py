@@ -18,7 +18,7 @@ from paceline.scheduler.core.lifecycle.placed_data import become_data
 from paceline.scheduler.core.lifecycle.recommendations import is_wanted, recommend_ready_dependents
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
-from paceline.scheduler.core.policy.surplus_replicas import users_of
+from paceline.scheduler.core.policy import surplus_replicas
 from paceline.scheduler.core.state.deferred import Recs
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -29,10 +29,20 @@ from .clients import client_desires_keys
 
 
 def handle_add_keys(turn: Turn, message: m.AddKeys) -> None:
-    """Add replicas that a worker reports."""
-    ws = turn.state.workers.get(turn.source)
-    if ws is not None:
-        add_keys(turn, ws, message.keys)
+    """Add replicas that a worker reports, and drop those that these make unnecessary."""
+    state = turn.state
+    ws = state.workers.get(turn.source)
+    if ws is None:
+        return
+    fetched: list[TaskState] = []
+    if state.drops_replicas and ws.needs_what:
+        fetched = surplus_replicas.large_inputs(state, ws, message.keys)
+    add_keys(turn, ws, message.keys)
+    if fetched:
+        plan = surplus_replicas.MemoryPlan(state.config.amm_measure)
+        for ts in fetched:
+            surplus_replicas.reduce_replicas_of(state, plan, ts)
+        drop_planned(turn, plan)
 
 
 def handle_replicas_added(turn: Turn, message: ReplicasAdded) -> None:
@@ -202,12 +212,18 @@ def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
     for ts in tasks:
         if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:
             continue
-        if ws in users_of(turn.state, ts):
+        if ws in surplus_replicas.users_of(turn.state, ts):
             continue
         accounting.remove_replica(turn.state, ts, ws)
         keys.append(ts.key)
     if keys:
         turn.to_worker(ws.address, m.RemoveReplicas(keys=keys, stimulus_id=turn.stimulus_id))
+
+
+def drop_planned(turn: Turn, plan: surplus_replicas.MemoryPlan) -> None:
+    """Ask workers to drop the replicas in ``plan``."""
+    for ws, tasks in plan.drops.items():
+        drop(turn, ws, tasks)
 
 
 #: Message class -> handler.

@@ -1,9 +1,14 @@
-"""Active memory manager: choose surplus replicas to drop."""
+"""Active memory manager: choose surplus replicas to drop.
+
+Large intermediate results are also checked as soon as a worker has fetched them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
+from paceline.protocol.keys import Key
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -13,6 +18,8 @@ from .memory import measured
 
 #: Dependents from which the number of waiters is used instead of the number of their workers.
 MANY_WAITERS = 20
+#: Size from which a result that a worker has fetched is checked at once, in bytes.
+LARGE_NBYTES = 100_000
 
 
 class MemoryPlan:
@@ -49,17 +56,42 @@ def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None
     for ts in list(islice(replicated, count)):
         del replicated[ts]
         replicated[ts] = None  # to the end
-        if ts.actor:
-            continue
-        fewest = 2 if ts in state.second_copies.kept else 1
-        surplus = len(ts.who_has) - max(fewest, _wanted_copies(ts))
-        holders = list(ts.who_has)
-        for _ in range(surplus):
-            ws = _dropper(plan, users_of(state, ts), holders)
-            if ws is None:
-                break
-            holders.remove(ws)
-            plan.drop(state, ts, ws)
+        reduce_replicas_of(state, plan, ts)
+
+
+def reduce_replicas_of(state: SchedulerState, plan: MemoryPlan, ts: TaskState) -> None:
+    """Add to ``plan`` surplus replicas of ``ts``."""
+    if ts.actor:
+        return
+    fewest = 2 if ts in state.second_copies.kept else 1
+    surplus = len(ts.who_has) - max(fewest, _wanted_copies(ts))
+    holders = list(ts.who_has)
+    for _ in range(surplus):
+        ws = _dropper(plan, users_of(state, ts), holders)
+        if ws is None:
+            break
+        holders.remove(ws)
+        plan.drop(state, ts, ws)
+
+
+def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) -> list[TaskState]:
+    """Return the tasks among ``keys`` that ``ws`` fetches, if they are checked when it has them.
+
+    These are large intermediate results with few dependents. Those that clients want are often used
+    again. Those that would be expensive to compute again may need the second copy.
+    """
+    found = []
+    for ts in map(state.tasks.get, keys):
+        if (
+            ts is not None
+            and ts in ws.needs_what
+            and ts.nbytes >= LARGE_NBYTES
+            and not ts.who_wants
+            and len(ts.dependents) < MANY_WAITERS
+            and ts not in state.second_copies.candidates
+        ):
+            found.append(ts)
+    return found
 
 
 def _wanted_copies(ts: TaskState) -> int:

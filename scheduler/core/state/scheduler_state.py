@@ -67,6 +67,7 @@ class SchedulerState:
         shares: share groups, and the accounts of clients in them.
         queued: tasks in state queued, by share group and priority.
         replicated_tasks: tasks that several workers hold.
+        drops_replicas: whether the active memory manager runs.
         task_groups, task_prefixes: by name.
         idle_prefixes: names of prefixes without groups, the least recently used first.
         dropped_prefixes: sums over prefixes that were dropped.
@@ -132,6 +133,7 @@ class SchedulerState:
         self.shares = Shares(config)
         self.queued = FairQueue(self.shares)
         self.replicated_tasks: dict[TaskState, None] = {}
+        self.drops_replicas = False
         self.task_groups: dict[Any, TaskGroup] = {}
         self.task_prefixes: dict[str, TaskPrefix] = {}
         self.idle_prefixes: dict[str, None] = {}
