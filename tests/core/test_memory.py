@@ -14,7 +14,7 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy.memory import measured, memory_use
 from paceline.scheduler.core.policy.rebalancing import RebalancePlan
 from paceline.scheduler.core.policy.surplus_replicas import MemoryPlan, reduce_replicas
-from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
+from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas, RecallTask
 from paceline.scheduler.core.turn import Outbox, Turn
 from paceline.testing import Env
 
@@ -162,6 +162,50 @@ def test_inputs_are_kept_for_other_tasks(duo: Env) -> None:
     duo.expect()
     duo.finish("z")
     assert holders(duo, "x") == ["w0", "w1"]
+
+
+def test_inputs_that_another_worker_is_fetching_are_kept(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.state.drops_replicas = True
+    env.join("w0", "w1", "w2", "w3")
+    places = {"x": "w0", "y1": "w1", "y2": "w2", "y3": "w3"}
+    annotations = {key: AnnotationSet(workers=[place]) for key, place in places.items()}
+    ys = ["y1", "y2", "y3"]
+    env.submit({"x": [], "y1": ["x"], "y2": ["x"], "y3": ["x"]}, ys, annotations=annotations)
+    env.finish("x", nbytes=1_000_000)
+    env.fetched("w1", "x")
+    env.finish("y1")
+    env.take()
+    env.fetched("w2", "x")
+    env.expect()
+    env.fetched("w3", "x")
+    assert sorted(env.take()) == ["w0: remove-replicas x", "w1: remove-replicas x"]
+
+
+def test_input_of_a_task_that_is_being_stolen_is_kept(duo: Env) -> None:
+    duo.state.drops_replicas = True
+    annotations = {"x": AnnotationSet(workers=["w0"]), "y": AnnotationSet(workers=["w1"])}
+    duo.submit({"x": [], "y": ["x"]}, ["y"], annotations=annotations)
+    duo.finish("x", nbytes=1_000_000)
+    duo.feed(RecallTask(key="y", thief="w0"))
+    duo.take()
+    duo.fetched("w1", "x")
+    duo.expect()
+
+
+def test_input_of_a_restricted_task_that_waits_is_kept(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.state.drops_replicas = True
+    env.join("w0", "w1", "w2", "w3")
+    places = {"x": "w0", "g": "w3", "y1": "w1", "y2": "w2", "z": "w0"}
+    annotations = {key: AnnotationSet(workers=[place]) for key, place in places.items()}
+    graph = {"x": [], "g": [], "y1": ["x"], "y2": ["x"], "z": ["x", "g"]}
+    env.submit(graph, ["y1", "y2", "z"], annotations=annotations)
+    env.finish("x", nbytes=1_000_000)
+    env.fetched("w1", "x")
+    env.finish("y1")
+    env.fetched("w2", "x")
+    assert "w0" in holders(env, "x")
 
 
 def is_small(env: Env) -> None:

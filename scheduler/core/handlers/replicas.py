@@ -41,7 +41,8 @@ def handle_add_keys(turn: Turn, message: m.AddKeys) -> None:
     if fetched:
         plan = surplus_replicas.MemoryPlan(state.config.amm_measure)
         for ts in fetched:
-            surplus_replicas.reduce_replicas_of(state, plan, ts)
+            if not surplus_replicas.may_be_fetched(state, ts):
+                surplus_replicas.reduce_replicas_of(state, plan, ts)
         drop_planned(turn, plan)
 
 

@@ -13,6 +13,7 @@ from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_policies import second_run
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 
 from .memory import measured
 
@@ -92,6 +93,22 @@ def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) ->
         ):
             found.append(ts)
     return found
+
+
+def may_be_fetched(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether a worker may need a copy of ``ts`` that it does not have yet.
+
+    A worker that runs a dependent may be fetching it from any holder. A dependent that is being
+    stolen, or that waits with restrictions, may have to run where a certain copy is.
+    """
+    for dts in ts.dependents:
+        ws = dts.processing_on
+        if ws is None:
+            if dts.details is not None and dts.state in ACTIVE_STATES:
+                return True
+        elif ts in ws.needs_what or dts in state.stealing.in_flight:
+            return True
+    return False
 
 
 def _wanted_copies(ts: TaskState) -> int:
