@@ -439,3 +439,38 @@ def test_tasks_whose_resource_was_removed_are_recalled(make_env: MakeEnv) -> Non
     assert env.states(*tasks(3, "train")) == ["processing", "no-worker", "memory"]
     env.feed(m.SetResources(worker="w0", resources={"gpu": 1}))
     assert env.states(("train", 1)) == ["processing"]
+
+
+# ------------------------------------------------------------------ caps and memory
+
+
+def test_task_of_a_group_with_a_cap_moves_if_none_is_queued(make_env: MakeEnv) -> None:
+    env = make_env(shares_groups={"alice": {"threads": 8}})
+    env.join("w0", "w1")
+    crowd(env, "w0", {"a-0": [], "a-1": []})
+    env.finish("a-0", "a-1")
+    env.submit({"y-0": ["a-0"], "y-1": ["a-1"]})
+    assert env.processing("w0") == ["y-0", "y-1"]
+    env.tick(1.0)
+    env.heartbeat("w0", executing={"y-0": 1.0})
+    assert asked(env) == ["y-1"]
+    env.give_back("y-1")
+    assert env.where("y-1") == "w1"
+
+
+def test_worker_without_tasks_spills_for_the_task_of_one_that_pauses(make_env: MakeEnv) -> None:
+    """Otherwise the task would wait for ever: it does not fit beside the results on w1."""
+    env = make_env()
+    env.join("w0", "w1", memory_limit=4000)
+    crowd(env, "w1", {"x-0": [], "x-1": [], "x-2": []})
+    env.finish("x-0", "x-1", "x-2", nbytes=850)
+    crowd(env, "w0", {"x-3": [], "x-4": []})
+    assert env.processing("w0") == ["x-3", "x-4"]
+    env.heartbeat("w0", executing={"x-3": 1.0}, metrics={"memory": 3300})
+    env.status("w0", "paused")
+    env.finish("x-3", nbytes=1000)
+    env.tick(1.0)
+    assert env.state.admission.is_short
+    assert asked(env) == ["x-4"]
+    env.give_back("x-4")
+    assert env.where("x-4") == "w1"

@@ -141,7 +141,9 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
         return False
     if state.admission.is_short and not admission.fits(state, ts, thief):
         return False
-    if state.shares.holds(ts.account.share) or fairness.is_outranked(state, ts):
+    if fairness.is_outranked(state, ts) or (
+        state.queued.waiting and state.shares.holds(ts.account.share)
+    ):
         return False  # the queue decides what runs next
     allowed = placement.allowed_workers(state, ts)
     return allowed is None or thief in allowed

@@ -317,9 +317,17 @@ def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
 
 
 def _has_capacity(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ws` has the time for `ts`, and is expected to have the memory."""
+    """Return whether `ws` has the time for `ts`, and is expected to have the memory.
+
+    For a task of a worker that starts none, such as one that pauses, a worker without tasks may
+    make room by spilling.
+    """
     if state.admission.is_short and not admission.fits(state, ts, ws):
-        return False
+        victim = ts.processing_on
+        if victim is None or is_available(victim):
+            return False
+        if not admission.can_spill_when_idle(state, ts, ws):
+            return False
     return worker_ends.can_finish(state, ts, ws)
 
 
