@@ -173,3 +173,15 @@ def test_a_worker_that_left_limits_nothing() -> None:
     env.submit({"long-1": []})
     assert env.where("long-1") == "w1"
     assert not env.state.worker_ends.workers and not env.task("long-1").account.share.n_held
+
+
+def test_a_failed_run_that_took_long_does_not_stop_its_prefix() -> None:
+    env = ending(3600.0)
+    env.submit({"new-0": []})
+    env.tick(1900.0)
+    env.heartbeat("w0", executing={"new-0": 1900.0}, metrics={"ends_in": 1700.0})
+    env.join("w1", metrics={"ends_in": 3600.0})
+    env.submit({"new-1": []})
+    assert env.states("new-1") == ["queued"], "it is expected to take 3800 s"
+    env.fail("new-0")
+    assert env.states("new-1") == ["processing"]

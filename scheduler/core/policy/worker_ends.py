@@ -11,9 +11,21 @@ from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerSta
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
+def expected_seconds(state: SchedulerState, prefix: TaskPrefix) -> float:
+    """Return how long a task of `prefix` is expected to take.
+
+    A run that took long and ended without a result does not count once no other task of `prefix`
+    runs. Otherwise none would start that could correct what is expected.
+    """
+    if prefix.duration_average >= 0 or prefix.processing_count:
+        return expected_duration(state, prefix)
+    before = prefix.duration_before
+    return before if before >= 0 else state.config.unknown_task_duration_seconds
+
+
 def lasts(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -> bool:
     """Return whether `ws` is expected to finish a task of `prefix` that starts now."""
-    return not ws.ends_at or state.now + expected_duration(state, prefix) <= ws.ends_at
+    return not ws.ends_at or state.now + expected_seconds(state, prefix) <= ws.ends_at
 
 
 def can_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
@@ -26,7 +38,7 @@ def is_limited(state: SchedulerState, ts: TaskState) -> bool:
     ends = state.worker_ends
     if not ends.workers:
         return False
-    return state.now + expected_duration(state, ts.group.prefix) > ends.soonest
+    return state.now + expected_seconds(state, ts.group.prefix) > ends.soonest
 
 
 def without_time(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
