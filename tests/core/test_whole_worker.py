@@ -13,6 +13,7 @@ from paceline.scheduler.core.stimuli import (
     BalanceWork,
     ConfigureStealing,
     ReleaseAll,
+    RestrictionsSet,
     SetShare,
 )
 from paceline.scheduler.core.turn import Turn
@@ -510,3 +511,35 @@ def test_no_worker_stays_reserved_that_ends_too_soon() -> None:
     env.tick()
     assert env.states("x") == ["no-worker"]
     assert env.worker("w1").reserved_for is None
+
+
+def test_no_worker_is_reserved_that_is_too_small_for_the_inputs() -> None:
+    env = cluster()
+    env.join("small", memory_limit=LIMIT // 4)
+    for name in ("big1", "big2"):
+        join(env, name)
+    env.submit({"a": []}, annotations={"a": on(env, "big1")})
+    env.finish("a", nbytes=LIMIT // 2)
+    env.fetched("big2", "a")
+    env.submit({"busy": []}, annotations={"busy": on(env, "big2")})
+    env.submit({"x": ["a"]}, annotations={"x": on(env, "big1")})
+    assert (env.where("busy"), env.where("x")) == ("big2", "big1")
+    die(env, "big1")
+    env.tick()
+    assert env.states("x") == ["no-worker"]
+    env.finish("busy")
+    env.tick()
+    assert env.where("x") == "big2"
+
+
+def test_restrictions_that_are_set_later_end_the_reservation() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.submit({"y0": [], "y1": [], "x": []})
+    die(env, env.where("x"))
+    env.tick()
+    (reserved,) = (ws for ws in env.state.workers.values() if ws.reserved_for is not None)
+    other = next(name for name in env.state.workers if name != reserved.address)
+    env.feed(RestrictionsSet({"x": [other]}))
+    env.finish("y0", "y1")
+    env.tick()
+    assert env.where("x") == other

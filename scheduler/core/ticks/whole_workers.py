@@ -11,6 +11,7 @@ workers they restart because of their memory, but the report may follow the loss
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from paceline.scheduler.core.lifecycle.availability import availability_changed
@@ -21,7 +22,7 @@ from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import admission, fairness, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.estimates import occupancy
+from paceline.scheduler.core.state.estimates import inputs_nbytes, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
@@ -68,6 +69,9 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
     if not can_finish(state, ts, ws) or not fairness.may_start(state, ts):
+        return False
+    allowed = placement.allowed_workers(state, ts, {ws: None})
+    if allowed is not None and ws not in allowed:
         return False
     return is_empty(ws) or _best_worker(state, ts, only_empty=True) is None
 
@@ -141,6 +145,8 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
     valid = placement.valid_workers(state, ts)
     if valid is None:
         valid = state.running
+    inputs = inputs_nbytes(state, ts) if state.config.memory_terminate else 0
+    largest = _largest_limit(state, ts) if inputs else 0.0
     best: WorkerState | None = None
     best_cost: tuple[float, float] = (0.0, 0.0)
     for ws in valid:
@@ -149,12 +155,21 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
             continue
         if admission.is_too_small(state, ts, ws):
             continue
+        if 0 < ws.memory_limit < min(inputs, largest):
+            continue
         free = ws.memory_limit - float(ws.metrics.get("memory", 0))
         # a busy worker counts as empty later than any empty one
         cost = (1.0 + occupancy(state, ws) / ws.nthreads if is_busy else 0.0, -free)
         if best is None or cost < best_cost:
             best, best_cost = ws, cost
     return best
+
+
+def _largest_limit(state: SchedulerState, ts: TaskState) -> float:
+    """Return the largest memory limit of workers that may run `ts`, also of those that pause."""
+    workers = dict.fromkeys(state.workers.values())
+    allowed = placement.allowed_workers(state, ts, workers)
+    return max([ws.memory_limit or inf for ws in (workers if allowed is None else allowed)])
 
 
 def is_empty(ws: WorkerState) -> bool:
