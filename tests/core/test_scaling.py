@@ -348,3 +348,57 @@ def test_pages_do_not_count_as_requests() -> None:
     env.submit(roots("x", 10))
     assert scaling.adaptive_target(env.state, 1.0) == 5
     assert env.state.scaling.asked_at == 0
+
+
+def test_further_workers_that_end_too_soon_are_not_asked_for() -> None:
+    """Workers that joined lately last too short a time, so that others would not help."""
+    env = cluster(default_task_durations_seconds={"x": 7200.0})
+    env.join("w0", metrics={"ends_in": 3600.0})
+    assert asked(env) == 1
+    env.submit({"x-1": []})
+    for i in range(1, 20):
+        for name in env.state.workers:
+            env.heartbeat(name, metrics={"ends_in": 3600.0})
+        if asked(env, 20.0) > len(env.state.workers):
+            env.join(f"w{i}", metrics={"ends_in": 3600.0})
+    assert len(env.state.workers) <= 2
+    env.join("lasts")
+    assert env.where("x-1") == "lasts"
+
+
+def test_worker_that_its_nanny_restarts_is_not_one_that_was_asked_for() -> None:
+    env = cluster("w0", "w1", default_task_durations_seconds={"x": 10.0})
+    env.submit(roots("x", 40))
+    assert asked(env, 1.0) == 40
+    env.lose("w0")
+    asked(env, 1.0)
+    env.join("w0")
+    assert asked(env, 1.0) == 40
+    finish_all(env)
+    for _ in range(20):
+        assert asked(env, 1.0) == 40
+    assert not env.state.scaling.startup_seconds
+
+
+def test_threads_of_paused_workers_are_not_free() -> None:
+    env = cluster("w0", "w1")
+    for name in ("w0", "w1"):
+        env.status(name, "paused")
+    env.submit(roots("x", 20))
+    assert asked(env, 1.0, duration=5.0) > 2
+
+
+def test_threads_of_a_reserved_worker_are_not_free() -> None:
+    env = cluster()
+    for name in ("w0", "w1"):
+        env.join(name, nthreads=8, memory_limit=1000, nanny=f"nanny-{name}")
+    env.submit({"big": []})
+    lost = env.where("big")
+    env.heartbeat(lost, executing={"big": 1.0}, metrics={"memory": 900})
+    env.lose(lost)
+    env.tick()
+    (reserved,) = env.state.workers.values()
+    assert reserved.reserved_for is env.task("big")
+    env.join("w2", nthreads=8, memory_limit=1000)
+    env.submit({f"p{i}-0": [] for i in range(13)})
+    assert asked(env, duration=0.5) > 2

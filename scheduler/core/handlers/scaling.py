@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from paceline.scheduler.core.policy import placement, scaling
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.scaling import Scaling, WorkerUse
@@ -43,6 +45,7 @@ def handle_size_cluster(turn: Turn, message: SizeCluster) -> None:
         if not requests.raised_at:
             requests.raised_at = requests.grown_at = turn.now
             requests.arrived = False
+            requests.n_raised = n
         elif requests.asked > before:
             requests.grown_at = turn.now
 
@@ -75,6 +78,8 @@ def _update_uses(state: SchedulerState, now: float) -> None:
         use = uses.get(ws)
         if use is None:
             use = uses[ws] = WorkerUse(now)
+            if requests.raised_at:
+                use.lifetime_seconds = ws.ends_at - now if ws.ends_at else inf
         if ws.processing or ws in touched:
             use.busy_at = now
     touched.clear()
@@ -85,7 +90,7 @@ def _update_uses(state: SchedulerState, now: float) -> None:
     requests.grown_at = now
     if len(workers) > requests.ceiling:
         requests.ceiling = 0
-    if requests.raised_at and not requests.arrived:
+    if requests.raised_at and not requests.arrived and len(workers) > requests.n_raised:
         requests.arrived = True
         requests.startup_seconds = now - requests.raised_at
 

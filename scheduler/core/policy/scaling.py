@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain, islice
+from math import inf
 from typing import Any, Final
 
 from paceline.scheduler.core.state import estimates
@@ -19,7 +20,9 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
-from paceline.scheduler.core.state.workers.loads import usable_threads
+from paceline.scheduler.core.state.workers.loads import is_available, usable_threads
+
+from . import worker_ends
 
 #: Default memory to keep, as a multiple of the data stored.
 MEMORY_RATIO: Final = 2.0
@@ -222,7 +225,8 @@ def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
         seconds -= restricted_seconds
         n = min(n, int(restricted_seconds / max(target_duration_seconds, startup)))
         n_free = max(0, ws.nthreads - len(ws.extra_runs) - n)
-        if 0 < ws.ends_at < limited_end:  # its idle threads are of no use
+        is_closed = ws.reserved_for is not None or (n_ready and not is_available(ws))
+        if is_closed or 0 < ws.ends_at < limited_end:  # its idle threads are of no use
             n_free = min(n_free, len(ws.processing))
         free += n_free
     seconds = max(0.0, seconds)
@@ -268,13 +272,20 @@ def _restricted_work(state: SchedulerState, ws: WorkerState) -> tuple[int, float
 
 
 def _longest_limited(state: SchedulerState) -> float:
-    """Return the longest time of queued tasks for which workers end too soon, in seconds."""
+    """Return the longest time of queued tasks for which workers end too soon, in seconds.
+
+    Tasks do not count for which the present workers that were asked for ended too soon when they
+    joined: further ones would not help.
+    """
     if not state.worker_ends.workers:
         return 0.0
     places = chain.from_iterable(queue.restricted.items() for queue in state.queued.waiting)
     tasks = [next(iter(queue.members)) for place, queue in places if place[-1]]
     prefixes = [ts.group.prefix for ts in tasks if not _is_restricted(ts)]
-    return max([estimates.expected_duration(state, each) for each in prefixes], default=0.0)
+    lifetimes = [use.lifetime_seconds for use in state.scaling.uses.values()]
+    most = max(lifetimes, default=0.0) or inf
+    times = [worker_ends.expected_seconds(state, each) for each in prefixes]
+    return max([seconds for seconds in times if seconds <= most], default=0.0)
 
 
 def _queued_work(

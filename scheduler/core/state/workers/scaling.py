@@ -14,10 +14,13 @@ class WorkerUse:
     Attributes:
         joined_at: time at which it was first seen, in seconds since the epoch.
         busy_at: time at which it was last seen to have a task; 0 before its first.
+        lifetime_seconds: time from then until its end, infinite without one; 0 if it joined while
+            no further worker was expected.
     """
 
     joined_at: float
     busy_at: float = 0.0
+    lifetime_seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +34,8 @@ class Scaling:
             further worker is expected.
         grown_at: time at which the recommended number last grew, or a worker joined.
         joined_at: time at which a worker last registered; 0 if none has.
-        arrived: whether a worker has joined since ``raised_at``.
+        n_raised: number of workers at ``raised_at``.
+        arrived: whether there have been more workers since ``raised_at``.
         ceiling: number of workers that the cluster did not exceed when more were recommended; 0 if
             unknown.
         startup_seconds: time from ``raised_at`` until the first worker joined; 0 if unknown.
@@ -48,6 +52,7 @@ class Scaling:
     raised_at: float = 0.0
     grown_at: float = 0.0
     joined_at: float = 0.0
+    n_raised: int = 0
     arrived: bool = False
     ceiling: int = 0
     startup_seconds: float = 0.0
