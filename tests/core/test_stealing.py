@@ -458,6 +458,25 @@ def test_task_of_a_group_with_a_cap_moves_if_none_is_queued(make_env: MakeEnv) -
     assert env.where("y-1") == "w1"
 
 
+def test_task_of_a_group_at_its_cap_does_not_move(make_env: MakeEnv) -> None:
+    """Its two tasks share a thread of w0. On w1, one of them would take a third thread."""
+    env = make_env(shares_groups={"alice": {"threads": 2}})
+    env.join("w0")
+    env.submit({("x", 0): []})
+    env.finish(("x", 0), seconds=10.0)
+    env.submit({("x", 1): [], ("x", 2): []})
+    env.join("w1")
+    env.submit({"y": []})
+    env.join("w2")
+    env.heartbeat("w0", executing={("x", 1): 0.1})
+    assert not asked(env)
+    env.status("w0", "paused")
+    env.tick(1.0)
+    assert asked(env) == [("x", 2)]
+    env.give_back(("x", 2))
+    assert env.states(("x", 2)) == ["queued"]
+
+
 def test_worker_without_tasks_spills_for_the_task_of_one_that_pauses(make_env: MakeEnv) -> None:
     """Otherwise the task would wait for ever: it does not fit beside the results on w1."""
     env = make_env()

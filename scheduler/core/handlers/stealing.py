@@ -141,10 +141,11 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
         return False
     if state.admission.is_short and not admission.fits(state, ts, thief):
         return False
-    if fairness.is_outranked(state, ts) or (
-        state.queued.waiting and state.shares.holds(ts.account.share)
-    ):
+    share = ts.account.share
+    if fairness.is_outranked(state, ts) or (state.queued.waiting and state.shares.holds(share)):
         return False  # the queue decides what runs next
+    if share.is_capped and not fairness.may_start(state, ts):
+        return False
     allowed = placement.allowed_workers(state, ts)
     return allowed is None or thief in allowed
 

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from math import log2
 from typing import TypeVar
 
-from paceline.scheduler.core.policy import admission, placement, worker_ends
+from paceline.scheduler.core.policy import admission, fairness, placement, worker_ends
 from paceline.scheduler.core.state import estimates
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -317,16 +317,17 @@ def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
 
 
 def _has_capacity(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ws` has the time for `ts`, and is expected to have the memory.
+    """Return whether `ws` has the time for `ts`, is expected to have the memory, and caps allow it.
 
-    For a task of a worker that starts none, such as one that pauses, a worker without tasks may
-    make room by spilling.
+    A task of a worker that starts none, such as one that pauses, is queued for the caps of its
+    group. A worker without tasks may make room for it by spilling.
     """
+    victim = ts.processing_on
+    can_wait = victim is None or is_available(victim)
+    if can_wait and not fairness.may_start(state, ts):
+        return False
     if state.admission.is_short and not admission.fits(state, ts, ws):
-        victim = ts.processing_on
-        if victim is None or is_available(victim):
-            return False
-        if not admission.can_spill_when_idle(state, ts, ws):
+        if can_wait or not admission.can_spill_when_idle(state, ts, ws):
             return False
     return worker_ends.can_finish(state, ts, ws)
 
