@@ -94,8 +94,6 @@ def test_tasks_of_several_groups_move_whenever_slots_are_free(four: Env) -> None
     four.feed(TimerDue(four.state.queued.move_timer))
     assert sum(counts(four).values()) == 4
     four.finish(four.processing("w3")[0])
-    assert not four.processing("w3")
-    four.feed(TimerDue(four.state.queued.move_timer))
     assert four.processing("w3")
 
 

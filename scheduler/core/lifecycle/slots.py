@@ -21,16 +21,18 @@ def fill_slots(turn: Turn) -> None:
         return
     recs: Recs = {}
     had_slots = state.loads.has_free_slots()
+    is_turn = True
     for _ in range(state.config.turn_tasks_max):
         choice = memory_queue.next_task(state)
         if choice is None:
-            if had_slots:
+            if had_slots and (not is_turn or state.loads.has_free_slots()):
                 queued.may_move = False
             if not queued.may_move and not queued.move_timer and queued.near:
                 when = turn.now + fairness.MOVE_INTERVAL_SECONDS
                 queued.move_timer = turn.call_at(when, move_held_tasks)
             return
         ts, ws = choice
+        is_turn = is_turn and queued.waiting[0].share is ts.account.share
         if ws is not None and worker_ends.can_finish(state, ts, ws):
             transition(turn, ts, "processing", recs, ws)
         if ts.state == "queued":  # the data of a dependency is being lost, or `ws` cannot run it
