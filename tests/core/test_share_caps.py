@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
@@ -165,3 +166,34 @@ def test_tasks_of_a_client_that_left_do_not_wait_for_its_cap(make_env: MakeEnv, 
     assert {env.task(key).account.client for key in ("x", "y")} == {"bob"}
     env.work()
     assert env.states("sum", "z") == ["memory", "queued"]
+
+
+def left_by_alice(make_env: MakeEnv) -> Env:
+    """Return a cluster of four threads on which alice leaves tasks to bob, who may run one."""
+    env = make_env(shares_groups={"bob": {"tasks": 1}})
+    env.client("bob")
+    env.join("w0", nthreads=4)
+    return env
+
+
+def test_caps_of_the_remaining_client_hold_for_tasks_that_become_ready(make_env: MakeEnv) -> None:
+    env = left_by_alice(make_env)
+    graph: dict[Any, list[Any]] = {"a": [], "b": ["a"], "c": ["a"], "d": ["a"]}
+    for client in ("alice", "bob"):
+        env.submit(graph, ["b", "c", "d"], client=client)
+    env.leave("alice")
+    env.tick(env.state.config.client_grace_seconds + 1.0)
+    env.finish("a")
+    assert sorted(env.states("b", "c", "d")) == ["processing", "queued", "queued"]
+
+
+def test_caps_of_the_remaining_client_hold_for_queued_tasks(make_env: MakeEnv) -> None:
+    env = left_by_alice(make_env)
+    roots = {("r", i): [] for i in range(30)}
+    for client in ("alice", "bob"):
+        env.submit(roots, client=client)
+    env.leave("alice")
+    env.tick(env.state.config.client_grace_seconds + 1.0)
+    n_sent = len(env.processing("w0"))
+    env.finish(*env.processing("w0"))
+    assert (n_sent, len(env.processing("w0"))) == (5, 1)

@@ -285,7 +285,7 @@ def _requeue_shared(turn: Turn) -> bool:
     recs: Recs = {}
     n = 0
     for account in list(state.shares.accounts.values()):
-        if account.client in state.clients or not account.n_tasks or not account.share.is_capped:
+        if account.client in state.clients or not account.n_tasks or not account.share.n_queued:
             continue
         queue = state.queued.queues.get(account.share, ())
         shared = (
