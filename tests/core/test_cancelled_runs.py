@@ -338,3 +338,27 @@ def test_deadline_of_a_run_that_no_heartbeat_has_reported(make_env: MakeEnv) -> 
     go_on(env, 2.0)
     go_on(env, 3.0)
     assert extra_runs(env) == ["x"]
+
+
+# ------------------------------------------------------------------ charges
+
+
+def test_run_that_is_cancelled_early_is_charged_from_its_start(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0")
+    env.submit({"x": []})
+    env.heartbeat("w0", executing={})
+    env.tick(0.9)
+    env.cancel("x")
+    for i in range(4):
+        go_on(env, 0.9 + i)
+    assert env.state.shares.account("alice").thread_seconds == pytest.approx(3.9)
+
+
+def test_finished_run_is_not_charged_again(make_env: MakeEnv) -> None:
+    env = executing(make_env())
+    env.finish("x", seconds=60.1)
+    env.feed(m.ReleaseWorkerData(key="x"), "w0")
+    assert env.states("x") == ["processing"]
+    env.cancel("x")
+    assert env.state.shares.account("alice").thread_seconds == pytest.approx(60.1)

@@ -320,6 +320,7 @@ def transition_processing_memory(
     if state.task_policies.second_runs:
         drop_second_run(turn, ts)
     seceded = ts in ws.long_running
+    ws.executing.pop(ts, None)
     accounting.stop_processing(state, ts)
     account = ts.account
     account.n_finished += 1

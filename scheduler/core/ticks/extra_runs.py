@@ -102,6 +102,8 @@ def _find_released_runs(
             del ws.released_runs[key]
             if key not in ws.extra_runs:
                 add_extra_run(state, ws, key, account)
+        elif key not in ws.extra_runs:
+            charges.charge(state, account, min(executing[key], seconds))
 
 
 def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:
