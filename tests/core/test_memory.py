@@ -226,12 +226,17 @@ def manager_is_off(env: Env) -> None:
     env.state.drops_replicas = False
 
 
-def is_expensive(env: Env) -> None:
-    env.state.second_copies.note(env.task("x"), 100.0, env.now)
+def takes_long(env: Env) -> None:
+    accounting.set_duration_average(env.state, env.task("x").group.prefix, 10.0)
+
+
+def workers_may_be_lost(env: Env) -> None:
+    env.state.second_copies.is_active = True
 
 
 @pytest.mark.parametrize(
-    "but", [is_small, is_wanted, has_many_dependents, manager_is_off, is_expensive]
+    "but",
+    [is_small, is_wanted, has_many_dependents, manager_is_off, takes_long, workers_may_be_lost],
 )
 def test_other_inputs_wait_for_the_manager(duo: Env, but: Callable[[Env], None]) -> None:
     fetching(duo, 1_000_000)

@@ -21,6 +21,8 @@ from .memory import measured
 MANY_WAITERS = 20
 #: Size from which a result that a worker has fetched is checked at once, in bytes.
 LARGE_NBYTES = 100_000
+#: Time to compute from which it is not, in seconds.
+SHORT_SECONDS = 0.5
 
 
 class MemoryPlan:
@@ -79,9 +81,11 @@ def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) ->
     """Return the tasks among ``keys`` that ``ws`` fetches, if they are checked when it has them.
 
     These are large intermediate results with few dependents. Those that clients want are often used
-    again. Those that would be expensive to compute again may need the second copy.
+    again. Copies of results that take long to compute, and while workers may be lost, save work.
     """
-    found = []
+    found: list[TaskState] = []
+    if state.second_copies.is_active:
+        return found
     for ts in map(state.tasks.get, keys):
         if (
             ts is not None
@@ -89,7 +93,7 @@ def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) ->
             and ts.nbytes >= LARGE_NBYTES
             and not ts.who_wants
             and len(ts.dependents) < MANY_WAITERS
-            and ts not in state.second_copies.candidates
+            and estimates.expected_duration(state, ts.group.prefix) < SHORT_SECONDS
         ):
             found.append(ts)
     return found
