@@ -543,3 +543,17 @@ def test_restrictions_that_are_set_later_end_the_reservation() -> None:
     env.finish("y0", "y1")
     env.tick()
     assert env.where("x") == other
+
+
+def test_no_worker_may_run_a_task_with_inputs() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"a": []}, annotations={"a": on(env, "w0")})
+    env.finish("a", nbytes=LIMIT // 2)
+    env.submit({"x": ["a"]}, annotations={"x": AnnotationSet(workers=["w1"])})
+    die(env, env.where("x"))
+    env.feed(RestrictionsSet({"x": ["absent"]}))
+    env.tick()
+    assert env.states("x") == ["no-worker"]
+    join(env, "absent")
+    env.tick()
+    assert env.where("x") == "absent"

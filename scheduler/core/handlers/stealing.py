@@ -144,10 +144,7 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
     share = ts.account.share
     if fairness.is_outranked(state, ts) or (state.queued.waiting and state.shares.holds(share)):
         return False  # the queue decides what runs next
-    if share.is_capped and not fairness.may_start(state, ts):
-        return False
-    allowed = placement.allowed_workers(state, ts)
-    return allowed is None or thief in allowed
+    return fairness.may_start(state, ts) and placement.is_allowed(state, ts, thief)
 
 
 def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:

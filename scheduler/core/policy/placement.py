@@ -325,6 +325,12 @@ def allowed_workers(
     return _satisfying(state, details, among, by_name=not details.loose_restrictions)
 
 
+def is_allowed(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether ``allowed_workers`` include `ws`, which is running or reserved."""
+    allowed = allowed_workers(state, ts, {ws: None})
+    return allowed is None or ws in allowed
+
+
 def _satisfying(
     state: SchedulerState,
     details: TaskDetails,

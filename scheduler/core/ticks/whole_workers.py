@@ -70,8 +70,7 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return False
     if not can_finish(state, ts, ws) or not fairness.may_start(state, ts):
         return False
-    allowed = placement.allowed_workers(state, ts, {ws: None})
-    if allowed is not None and ws not in allowed:
+    if not placement.is_allowed(state, ts, ws):
         return False
     return is_empty(ws) or _best_worker(state, ts, only_empty=True) is None
 
@@ -169,7 +168,8 @@ def _largest_limit(state: SchedulerState, ts: TaskState) -> float:
     """Return the largest memory limit of workers that may run `ts`, also of those that pause."""
     workers = dict.fromkeys(state.workers.values())
     allowed = placement.allowed_workers(state, ts, workers)
-    return max([ws.memory_limit or inf for ws in (workers if allowed is None else allowed)])
+    limits = [ws.memory_limit or inf for ws in (workers if allowed is None else allowed)]
+    return max(limits, default=0.0)
 
 
 def is_empty(ws: WorkerState) -> bool:
