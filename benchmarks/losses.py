@@ -76,10 +76,6 @@ class LossyCluster(Cluster):
                 if key not in worker.data:
                     self.copied_nbytes += self.nbytes[key]
                     self._fetch(worker, key)
-        elif type(message) is m.RemoveReplicas:
-            super()._receive(worker, m.FreeKeys(keys=message.keys, stimulus_id="s"))
-            for key in message.keys:
-                self.feed(m.ReleaseWorkerData(key=key, stimulus_id="s"), worker.address)
         else:
             super()._receive(worker, message)
 

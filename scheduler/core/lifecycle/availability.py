@@ -19,7 +19,7 @@ from .transitions import run
 
 
 def use_worker(turn: Turn, ws: WorkerState) -> None:
-    """Send unrunnable tasks to `ws`, of which a thread or cap is free again, and queued ones."""
+    """Send unrunnable tasks to `ws` if it is available, and queued tasks to free slots."""
     if is_available(ws):
         recs: Recs = {}
         schedule_unrunnable(turn, [ws], recs)

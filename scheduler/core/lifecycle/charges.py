@@ -38,6 +38,14 @@ def remaining_account(state: SchedulerState, ts: TaskState) -> Account | None:
     return None
 
 
+def replace_account(state: SchedulerState, ts: TaskState) -> None:
+    """Charge `ts` to another client that needs it if its client left."""
+    if ts.account.client not in state.clients:
+        account = remaining_account(state, ts)
+        if account is not None:
+            set_account(state, ts, account)
+
+
 def charge(state: SchedulerState, account: Account, seconds: float) -> None:
     """Charge `seconds` of compute time of a run to `account`."""
     if seconds > 0:

@@ -44,21 +44,13 @@ def enter(ts: TaskState, state: str) -> None:
             dts.waiters_count += 1
 
 
-def replace_account(state: SchedulerState, ts: TaskState) -> None:
-    """Charge `ts`, whose client left, to another client that needs it, if there is one."""
-    account = charges.remaining_account(state, ts)
-    if account is not None:
-        charges.set_account(state, ts, account)
-
-
 def hold(turn: Turn, ts: TaskState) -> None:
     """Queue the ready task `ts` until it is its turn at its place, or make it unrunnable.
 
     If its client left, it waits for the turn of another client that needs it.
     """
     state = turn.state
-    if ts.account.client not in state.clients:
-        replace_account(state, ts)
+    charges.replace_account(state, ts)
     if fairness.can_run(state, ts) or placement.is_rootish(state, ts):
         place = fairness.place_of(state, ts)
         enter(ts, "queued")

@@ -211,8 +211,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
         steps.set_unrunnable(turn, ts)
         return
     accounting.check_result_size(state, ts.group.prefix.memory)
-    if ts.account.client not in state.clients:
-        steps.replace_account(state, ts)
+    charges.replace_account(state, ts)
     shares = state.shares
     ws: WorkerState | None
     if _is_held(state, ts):

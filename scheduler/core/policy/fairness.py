@@ -306,11 +306,11 @@ def _add_remote(
     user_priority = min([each[0][0] for each in found]) if found else None
     free = state.loads.idle_task_count.loads
     compared: Iterable[WorkerState] = queue.near
-    if len(queue.near) > WORKERS_COMPARED_MAX and user_priority is None:
-        if not state.shares.has_user_priorities:
-            start = WORKERS_COMPARED_MAX * int(state.now) % len(queue.near)  # others each second
-            places = chain(islice(queue.near, start, None), queue.near)
-            compared = islice(places, WORKERS_COMPARED_MAX)
+    is_limited = user_priority is None and not state.shares.has_user_priorities
+    if is_limited and len(queue.near) > WORKERS_COMPARED_MAX:
+        start = WORKERS_COMPARED_MAX * int(state.now) % len(queue.near)  # others each second
+        places = chain(islice(queue.near, start, None), queue.near)
+        compared = islice(places, WORKERS_COMPARED_MAX)
     for ws in compared:
         heap = queue.near[ws]
         ts = heap.peek()

@@ -16,13 +16,12 @@ from paceline.scheduler.core.state.task_policies import second_run
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 
 from .memory import measured
+from .second_copies import SECONDS_MIN
 
 #: Dependents from which the number of waiters is used instead of the number of their workers.
 MANY_WAITERS = 20
 #: Size from which a result that a worker has fetched is checked at once, in bytes.
 LARGE_NBYTES = 100_000
-#: Time to compute from which it is not, in seconds.
-SHORT_SECONDS = 0.5
 
 
 class MemoryPlan:
@@ -78,10 +77,11 @@ def reduce_replicas_of(state: SchedulerState, plan: MemoryPlan, ts: TaskState) -
 
 
 def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) -> list[TaskState]:
-    """Return the tasks among ``keys`` that ``ws`` fetches, if they are checked when it has them.
+    """Return the tasks among ``keys`` that ``ws`` fetches and whose replicas are checked then.
 
-    These are large intermediate results with few dependents. Those that clients want are often used
-    again. Copies of results that take long to compute, and while workers may be lost, save work.
+    These are large intermediate results with few dependents. Results that clients want are often
+    used again. Copies of results that take long to compute save work if a worker is lost, as all do
+    while workers are expected to be lost.
     """
     found: list[TaskState] = []
     if state.second_copies.is_active:
@@ -93,7 +93,7 @@ def large_inputs(state: SchedulerState, ws: WorkerState, keys: Iterable[Key]) ->
             and ts.nbytes >= LARGE_NBYTES
             and not ts.who_wants
             and len(ts.dependents) < MANY_WAITERS
-            and estimates.expected_duration(state, ts.group.prefix) < SHORT_SECONDS
+            and estimates.expected_duration(state, ts.group.prefix) < SECONDS_MIN
         ):
             found.append(ts)
     return found

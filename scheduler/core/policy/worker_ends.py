@@ -6,7 +6,7 @@ place, so that it waits for a slot of a worker that lasts long enough.
 
 from __future__ import annotations
 
-from paceline.scheduler.core.state.estimates import expected_duration
+from paceline.scheduler.core.state.estimates import expected_duration, usual_duration
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -17,10 +17,10 @@ def expected_seconds(state: SchedulerState, prefix: TaskPrefix) -> float:
     A run that took long and ended without a result does not count once no other task of `prefix`
     runs. Otherwise none would start that could correct what is expected.
     """
-    if prefix.duration_average >= 0 or prefix.processing_count:
+    if prefix.processing_count:
         return expected_duration(state, prefix)
-    before = prefix.duration_before
-    return before if before >= 0 else state.config.unknown_task_duration_seconds
+    usual = usual_duration(prefix)
+    return usual if usual >= 0 else state.config.unknown_task_duration_seconds
 
 
 def lasts(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -> bool:

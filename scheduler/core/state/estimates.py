@@ -26,6 +26,15 @@ def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
     return state.config.unknown_task_duration_seconds
 
 
+def usual_duration(prefix: TaskPrefix) -> float:
+    """Return the usual compute time of the tasks of `prefix` in seconds; negative if unknown.
+
+    Unlike ``expected_duration``, it does not grow while a task takes longer.
+    """
+    average = prefix.duration_average
+    return average if average >= 0 else prefix.duration_before
+
+
 def is_duration_known(prefix: TaskPrefix) -> bool:
     """Return whether tasks of `prefix` have finished, or have been seen executing."""
     return prefix.duration_average >= 0 or prefix.max_exec_time > 0

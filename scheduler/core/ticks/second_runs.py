@@ -14,7 +14,8 @@ from paceline.scheduler.core.lifecycle.outgoing import compute_message
 from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
 from paceline.scheduler.core.policy import admission, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
-from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.estimates import usual_duration
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_policies import SecondRun, TaskPolicies, second_run
 from paceline.scheduler.core.state.workers.loads import is_available, usable_threads
@@ -40,12 +41,6 @@ def second_run_failed(turn: Turn, ts: TaskState) -> None:
         ts.policies.second_failed = True
 
 
-def usual_seconds(prefix: TaskPrefix) -> float:
-    """Return the usual compute time of the tasks of `prefix` in seconds; negative if unknown."""
-    average = prefix.duration_average
-    return average if average >= 0 else prefix.duration_before
-
-
 def check_stragglers(turn: Turn) -> None:
     """Send second runs of stragglers to workers with a free thread, unless tasks are queued."""
     state = turn.state
@@ -55,7 +50,7 @@ def check_stragglers(turn: Turn) -> None:
     for ws in state.workers.values():
         for ts, seconds in ws.executing.items():
             if ts.processing_on is ws and _may_run_twice(state, ts, ws):
-                usual = usual_seconds(ts.group.prefix)
+                usual = usual_duration(ts.group.prefix)
                 running = seconds + turn.now - ws.executing_at
                 limit = max(state.config.speculation_factor * usual, usual + EXCESS_SECONDS_MIN)
                 if usual >= 0 and running > limit:
