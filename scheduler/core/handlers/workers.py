@@ -123,7 +123,7 @@ def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
         _heartbeat(turn, ws, message.message)
         if ws.ends_at != end:
             end_changed(turn, ws, end)
-        elif turn.state.admission.is_short:
+        else:
             fill_slots(turn)
 
 

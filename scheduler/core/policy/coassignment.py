@@ -6,6 +6,9 @@ first task *claims* its siblings, those with the nearest common dependents first
 soon as they are ready, also beyond its slots, because tasks that follow the first ones would take
 these. Tasks without a claim start new batches, where a thread is free.
 
+A worker that is sent the next root-ish task while it has yet to run tasks that use the last results
+holds the data of both. Root-ish tasks with large results wait for that: see ``worker_for_root``.
+
 While workers are short of memory, claimed tasks wait in the *batch* of their worker: see
 ``memory_queue``.
 """
@@ -13,10 +16,11 @@ While workers are short of memory, claimed tasks wait in the *batch* of their wo
 from __future__ import annotations
 
 import math
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from paceline.scheduler.core.state.deferred import Recs
+from paceline.scheduler.core.state.estimates import usual_duration
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
@@ -24,18 +28,22 @@ from paceline.scheduler.core.state.task_states import count_in
 from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots
 
 from . import admission, placement, worker_ends
+from .surplus_replicas import LARGE_NBYTES
 
-#: The dependencies of a task with more dependencies than this are not siblings.
+#: The dependencies of a task with more dependencies than this are not siblings. If a task has more,
+#: only these are examined.
 DEPENDENCIES_MAX: Final = 32
 #: Maximum number of dependents of a task that are compared to find the first in dask's order.
 DEPENDENTS_MAX: Final = 32
 #: Maximum number of levels of dependents above a task, below which siblings are searched.
 LEVELS_MAX: Final = 8
-#: Root-ish tasks that others use and that take this long, in seconds, are sent to free threads
-#: only ...
+#: Root-ish tasks that others use are sent to free threads only if they take this long, in seconds,
+#: or make large results ...
 LONG_SECONDS: Final = 0.02
 #: ... unless more than the default of ``distributed.scheduler.worker-saturation`` is configured.
 SATURATION_MAX: Final = 1.1
+#: Maximum number of workers with the least load that are compared for a task with a large result.
+WORKERS_COMPARED_MAX: Final = 8
 #: Maximum number of tasks examined for each task that may be claimed.
 VISITS_PER_TASK: Final = 4
 
@@ -54,14 +62,12 @@ def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerSta
         if ws is not None:
             del claims[ts]
         return ws
-    least = state.loads.least_loaded()
-    if least is None or waits_for_thread(state, ts, least):
-        return None
-    if state.admission.is_short:
-        least = admission.find_worker(state, ts, least)
-    if least is not None:
-        claim(state, ts, least, recs)
-    return least
+    ws = worker_for_root(state, ts)
+    if ws is not None and state.admission.is_short:
+        ws = admission.find_worker(state, ts, ws)
+    if ws is not None:
+        claim(state, ts, ws, recs)
+    return ws
 
 
 def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
@@ -74,25 +80,73 @@ def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     return ws
 
 
-def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+def worker_for_root(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the worker that the root-ish task `ts`, without a claim, is sent to; None if it waits.
+
+    That is the least loaded one. If the result is large, it is one with the same load that has no
+    short tasks to finish first.
+    """
+    least = state.loads.least_loaded()
+    if least is None or state.shares.has_user_priorities or len(state.queued.waiting) > 1:
+        return least  # others could take each free slot that `ts` leaves
+    if _waits_for_thread(state, ts, least):
+        return None
+    if not piles_up(state, ts):
+        return least
+    for ws in chain((least,), state.loads.idle_task_count.latest(WORKERS_COMPARED_MAX)):
+        if not _has_to_finish(state, ts, ws):
+            return ws
+    return None
+
+
+def _waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether the root-ish task `ts` waits until `ws` has a free thread.
 
     Slots beyond the threads bridge the time until a worker receives its next task. With a task that
     takes much longer, a thread would make new data before it is sent the tasks that use the last.
-    Tasks with siblings wait, too, unless they use results. None wait while tasks have different
-    user priorities or several share groups wait, because others could take each free slot.
+    Tasks with siblings wait, too, unless they use results.
     """
-    if taken_slots(ws) < max(1, ws.nthreads) or state.shares.has_user_priorities:
+    if taken_slots(ws) < max(1, ws.nthreads):
         return False
-    if len(state.queued.waiting) > 1:
-        return False
-    if ts.dependents and state.config.worker_saturation <= SATURATION_MAX:
-        if ts.group.prefix.duration_average >= LONG_SECONDS:
-            return True
+    if piles_up(state, ts):
+        return True
+    if _is_limited(state, ts) and ts.group.prefix.duration_average >= LONG_SECONDS:
+        return True
     if ts.dependencies:
         return False
     consumer = _consumer_of_siblings(state, ts)
     return consumer is not None and len(consumer.dependencies) > 1
+
+
+def piles_up(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether workers may hold too many results like that of `ts`, which others use."""
+    is_large = ts.group.prefix.memory.result_nbytes >= LARGE_NBYTES
+    return is_large and _is_limited(state, ts)
+
+
+def _is_limited(state: SchedulerState, ts: TaskState) -> bool:
+    return bool(ts.dependents) and state.config.worker_saturation <= SATURATION_MAX
+
+
+def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` runs short tasks that use results, and has at most one free thread.
+
+    Short are those that usually take at most as long as `ts`, or ``LONG_SECONDS``. Those that have
+    taken longer do not count, nor do root-ish ones, nor those whose inputs `ws` has to fetch.
+    """
+    if taken_slots(ws) < max(1, ws.nthreads - 1):
+        return False
+    short = max(LONG_SECONDS, usual_duration(ts.group.prefix))
+    for other in ws.processing:
+        if (
+            other.dependencies
+            and usual_duration(other.group.prefix) <= short
+            and ws.executing.get(other, 0.0) <= short
+            and not placement.is_rootish(state, other)
+            and all(ws in dts.who_has for dts in other.dependencies[:DEPENDENCIES_MAX])
+        ):
+            return True
+    return False
 
 
 # ------------------------------------------------------------------ claims
@@ -176,13 +230,12 @@ def _first_consumer(ts: TaskState) -> TaskState | None:
 # ------------------------------------------------------------------ leaving the queue
 
 
-def next_root(
-    state: SchedulerState, queue: ShareQueue, least: WorkerState
-) -> tuple[TaskState, WorkerState] | None:
+def next_root(state: SchedulerState, queue: ShareQueue) -> tuple[TaskState, WorkerState] | None:
     """Return the next root-ish task of `queue` and its worker, or None if all have to wait."""
     for ws, batch in queue.batches.items():  # left from when memory was short
         ts = batch.peek()
         if ts is not None:
             return ts, ws
     root = queue.roots.peek()
-    return None if root is None or waits_for_thread(state, root, least) else (root, least)
+    found = None if root is None else worker_for_root(state, root)
+    return None if root is None or found is None else (root, found)

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -101,14 +102,21 @@ class LoadBuckets(Generic[T]):
 
     def least(self) -> T | None:
         """Return a member with the least load, the one that has had it longest, or None."""
+        for item in self._least():
+            return item
+        return None
+
+    def latest(self, n: int) -> list[T]:
+        """Return up to `n` members with the least load, the one that has had it shortest first."""
+        return list(islice(reversed(self._least()), n))
+
+    def _least(self) -> dict[T, None]:
         best: dict[T, None] = {}
         least = math.inf
         for load, bucket in self._buckets.items():
             if load < least:
                 best, least = bucket, load
-        for item in best:
-            return item
-        return None
+        return best
 
     def __contains__(self, item: object) -> bool:
         return item in self.loads

@@ -1,0 +1,167 @@
+"""Root-ish tasks with large results wait until workers have finished tasks that use the last ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.policy.coassignment import LONG_SECONDS
+from paceline.scheduler.core.policy.surplus_replicas import LARGE_NBYTES
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.testing import Env, Graph
+
+N = 12
+
+
+def chains(n: int = N) -> Graph:
+    """Return `n` root tasks, each used by another task."""
+    return {("x", i): [] for i in range(n)} | {("y", i): [("x", i)] for i in range(n)}
+
+
+def cluster(nthreads: int = 2, **config: Any) -> Env:
+    """Return a cluster with one worker, "w0"."""
+    env = Env(**{"coassigned_tasks": 0, **config})
+    env.client("alice")
+    env.join("w0", nthreads=nthreads)
+    return env
+
+
+def use_results(
+    env: Env,
+    nbytes: int = LARGE_NBYTES,
+    seconds: float = 0.001,
+    using_seconds: float = 0.001,
+    n: int = 3,
+) -> list[Key]:
+    """Finish the first `n` roots and all but the last of the tasks that use them.
+
+    Return the tasks that are then on "w0".
+    """
+    for i in range(n):
+        env.finish(("x", i), nbytes=nbytes, seconds=seconds)
+    for i in range(n - 1):
+        env.finish(("y", i), nbytes=1, seconds=using_seconds)
+    return env.processing("w0")
+
+
+def test_the_next_root_follows_the_last_task_that_uses_results() -> None:
+    env = cluster()
+    env.submit(chains())
+    assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
+    assert use_results(env) == [("y", 2)]
+    env.finish(("y", 2))
+    assert env.processing("w0") == [("x", 3), ("x", 4)]
+    env.finish(("x", 3), nbytes=LARGE_NBYTES)
+    assert env.processing("w0") == [("x", 4), ("y", 3)]
+    env.finish(("x", 4), nbytes=LARGE_NBYTES)
+    env.finish(("y", 3))
+    assert env.processing("w0") == [("y", 4)]
+
+
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [
+        ({"nbytes": LARGE_NBYTES - 1}, {}),
+        ({"using_seconds": 2 * LONG_SECONDS}, {}),
+        ({"seconds": 0.5, "using_seconds": 0.6}, {}),
+        ({}, {"worker_saturation": 1.2}),
+    ],
+)
+def test_it_is_sent_beside_them(case: dict[str, Any], config: dict[str, Any]) -> None:
+    """If results are small, if the tasks that use them take long, or if it is turned off."""
+    env = cluster(**config)
+    env.submit(chains())
+    assert use_results(env, **case)[:2] == [("y", 2), ("x", 3)]
+
+
+def test_tasks_that_take_as_long_as_roots_are_waited_for() -> None:
+    env = cluster()
+    env.submit(chains())
+    assert use_results(env, seconds=0.5, using_seconds=0.5) == [("y", 2)]
+
+
+def test_at_most_one_thread_waits() -> None:
+    env = cluster(nthreads=4)
+    env.submit(chains(20))
+    assert use_results(env, n=5) == [("y", 4), ("x", 5), ("x", 6)]
+    env.finish(("y", 4))
+    assert env.processing("w0") == [("x", 5), ("x", 6), ("x", 7), ("x", 8)]
+
+
+def test_a_task_that_takes_longer_than_usual_is_not_waited_for() -> None:
+    env = cluster()
+    env.submit(chains())
+    use_results(env)
+    env.heartbeat("w0", executing={("y", 2): 2 * LONG_SECONDS})
+    assert env.processing("w0") == [("y", 2), ("x", 3)]
+
+
+def test_a_task_that_fetches_its_inputs_is_not_waited_for() -> None:
+    env = cluster()
+    env.join("w1", nthreads=2)
+    env.submit({"far": []}, annotations={"far": AnnotationSet(workers=["w1"])})
+    env.finish("far", nbytes=10)
+    env.status("w1", "paused")
+    env.submit({**chains(), ("z", 0): [("x", 2), "far"]})
+    use_results(env)
+    env.finish(("y", 2))
+    assert env.processing("w0") == [("z", 0), ("x", 3)]
+    env.fetched("w0", "far")
+    env.finish(("x", 3), nbytes=LARGE_NBYTES)
+    env.finish(("y", 3))
+    assert env.processing("w0") == [("z", 0)]
+
+
+def test_roots_that_use_the_same_input_do_not_wait_for_each_other() -> None:
+    env = cluster()
+    env.submit({"open": []})
+    env.finish("open", nbytes=100)
+    env.submit({("x", i): ["open"] for i in range(N)} | {("y", i): [("x", i)] for i in range(N)})
+    use_results(env)
+    env.finish(("y", 2))
+    assert env.processing("w0") == [("x", 3), ("x", 4)]
+
+
+def test_another_worker_with_the_same_load_takes_the_root() -> None:
+    env = cluster()
+    env.submit(chains(20))
+    use_results(env)
+    env.join("w1", nthreads=2)
+    env.finish(("y", 2))
+    first, second = (ts.key[1] for ts in env.state.workers["w0"].processing)
+    env.finish(("x", first), ("x", second), nbytes=LARGE_NBYTES)
+    env.finish(("y", first))
+    assert env.processing("w0") == [("y", second)]
+    third, fourth = (ts.key[1] for ts in env.state.workers["w1"].processing)
+    env.finish(("x", third), nbytes=LARGE_NBYTES)
+    env.finish(("y", third))
+    assert env.processing("w1") == [("x", fourth), ("x", 7)]
+    assert env.processing("w0") == [("y", second)]
+
+
+def test_roots_without_dependents_do_not_wait() -> None:
+    env = cluster()
+    env.submit({("x", i): [] for i in range(N)})
+    env.finish(("x", 0), nbytes=LARGE_NBYTES)
+    assert len(env.processing("w0")) == 3
+
+
+def test_they_do_not_wait_while_several_groups_do() -> None:
+    env = cluster()
+    env.client("bob")
+    env.submit(chains())
+    env.submit({("b", i): [] for i in range(N)}, client="bob")
+    assert len(env.processing("w0")) == 3
+    for _ in range(8):
+        env.finish(env.processing("w0")[0], nbytes=LARGE_NBYTES, seconds=0.001)
+        assert len(env.processing("w0")) == 3
+
+
+def test_explain_names_the_tasks_that_are_waited_for() -> None:
+    env = cluster()
+    env.submit(chains())
+    use_results(env)
+    summary = explain(env.state, ("x", 3), env.now)["summary"]
+    assert "until a worker has a free thread and no short tasks that use large results" in summary
