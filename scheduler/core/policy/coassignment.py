@@ -131,12 +131,12 @@ def _is_limited(state: SchedulerState, ts: TaskState) -> bool:
 def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` runs short tasks that use results, and has at most one free thread.
 
-    Short are those that usually take at most as long as `ts`, or ``LONG_SECONDS``. Those that have
-    taken longer do not count, nor do root-ish ones, nor those whose inputs `ws` has to fetch.
+    Short are those that usually take at most as long as `ts`. Those that have taken longer do not
+    count, nor do root-ish ones, nor those whose inputs `ws` has to fetch.
     """
     if taken_slots(ws) < max(1, ws.nthreads - 1):
         return False
-    short = max(LONG_SECONDS, usual_duration(ts.group.prefix))
+    short = usual_duration(ts.group.prefix)
     for other in ws.processing:
         if (
             other.dependencies
