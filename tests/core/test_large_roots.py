@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.policy.coassignment import LONG_SECONDS
 from paceline.scheduler.core.policy.surplus_replicas import LARGE_NBYTES
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import AnnotationSet, SetShare
 from paceline.testing import Env, Graph
 
 N = 12
 
 
-def chains(n: int = N) -> Graph:
-    """Return `n` root tasks, each used by another task."""
-    return {("x", i): [] for i in range(n)} | {("y", i): [("x", i)] for i in range(n)}
+def chains(n: int = N, first: int = 0) -> Graph:
+    """Return `n` root tasks, each used by another task, numbered from `first`."""
+    numbers = range(first, first + n)
+    return {("x", i): [] for i in numbers} | {("y", i): [("x", i)] for i in numbers}
 
 
 def cluster(nthreads: int = 2, **config: Any) -> Env:
@@ -114,6 +116,15 @@ def test_a_task_that_fetches_its_inputs_is_not_waited_for() -> None:
     assert env.processing("w0") == [("z", 0)]
 
 
+def test_a_seceded_task_is_not_waited_for() -> None:
+    env = cluster()
+    env.submit(chains())
+    use_results(env, seconds=0.5)
+    run_id = env.task(("y", 2)).run_id
+    env.feed(m.LongRunning(key=("y", 2), run_id=run_id, compute_duration=0.001), "w0")
+    assert env.processing("w0") == [("y", 2), ("x", 3), ("x", 4)]
+
+
 def test_roots_that_use_the_same_input_do_not_wait_for_each_other() -> None:
     env = cluster()
     env.submit({"open": []})
@@ -152,11 +163,18 @@ def test_they_do_not_wait_while_several_groups_do() -> None:
     env = cluster()
     env.client("bob")
     env.submit(chains())
-    env.submit({("b", i): [] for i in range(N)}, client="bob")
-    assert len(env.processing("w0")) == 3
-    for _ in range(8):
-        env.finish(env.processing("w0")[0], nbytes=LARGE_NBYTES, seconds=0.001)
-        assert len(env.processing("w0")) == 3
+    assert use_results(env) == [("y", 2)]
+    env.feed(SetShare("bob", {"tasks": 1}))
+    env.submit(chains(first=N), client="bob")
+    assert env.processing("w0") == [("y", 2), ("x", N), ("x", 3)]
+
+
+def test_they_do_not_wait_while_tasks_have_user_priorities() -> None:
+    env = cluster()
+    env.submit({"first": []}, commit={"user_priority": 1})
+    env.finish("first")
+    env.submit(chains())
+    assert use_results(env) == [("y", 2), ("x", 3), ("x", 4)]
 
 
 def test_explain_names_the_tasks_that_are_waited_for() -> None:

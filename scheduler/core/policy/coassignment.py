@@ -132,7 +132,7 @@ def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
     """Return whether `ws` runs short tasks that use results, and has at most one free thread.
 
     Short are those that usually take at most as long as `ts`. Those that have taken longer do not
-    count, nor do root-ish ones, nor those whose inputs `ws` has to fetch.
+    count, nor do seceded and root-ish ones, nor those whose inputs `ws` has to fetch.
     """
     if taken_slots(ws) < max(1, ws.nthreads - 1):
         return False
@@ -140,6 +140,7 @@ def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
     for other in ws.processing:
         if (
             other.dependencies
+            and other not in ws.long_running
             and usual_duration(other.group.prefix) <= short
             and ws.executing.get(other, 0.0) <= short
             and not placement.is_rootish(state, other)
