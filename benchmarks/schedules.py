@@ -37,8 +37,12 @@ TOUCHED_BYTES_PER_SECOND = 500e6
 #: Programs that need a client or workers.
 NOT_RECORDED = ("p2p", "skewed")
 
-#: Settings of the core by name of a policy. The others are compared with the first, Dask's.
-POLICIES: dict[str, dict[str, Any]] = {"dask": {"coassigned_tasks": 0}, "paceline": {}}
+#: Settings of the core by name of a policy. The others are compared with the first, Dask's: above
+#: the default of 1.1, root-ish tasks do not wait for free threads.
+POLICIES: dict[str, dict[str, Any]] = {
+    "dask": {"coassigned_tasks": 0, "worker_saturation": 1.11},
+    "paceline": {},
+}
 
 
 @dataclass(frozen=True)
