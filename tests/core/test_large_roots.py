@@ -8,7 +8,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.coassignment import LONG_SECONDS
+from paceline.scheduler.core.policy.coassignment import LONG_SECONDS, SHORT_SECONDS
 from paceline.scheduler.core.policy.surplus_replicas import LARGE_NBYTES
 from paceline.scheduler.core.stimuli import AnnotationSet, SetShare
 from paceline.testing import Env, Graph
@@ -33,7 +33,7 @@ def cluster(nthreads: int = 2, **config: Any) -> Env:
 def use_results(
     env: Env,
     nbytes: int = LARGE_NBYTES,
-    seconds: float = 0.001,
+    seconds: float = 0.002,
     using_seconds: float = 0.001,
     n: int = 3,
 ) -> list[Key]:
@@ -53,12 +53,12 @@ def test_the_next_root_follows_the_last_task_that_uses_results() -> None:
     env.submit(chains())
     assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
     assert use_results(env) == [("y", 2)]
-    env.finish(("y", 2))
+    env.finish(("y", 2), seconds=0.001)
     assert env.processing("w0") == [("x", 3), ("x", 4)]
-    env.finish(("x", 3), nbytes=LARGE_NBYTES)
+    env.finish(("x", 3), nbytes=LARGE_NBYTES, seconds=0.002)
     assert env.processing("w0") == [("x", 4), ("y", 3)]
-    env.finish(("x", 4), nbytes=LARGE_NBYTES)
-    env.finish(("y", 3))
+    env.finish(("x", 4), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", 3), seconds=0.001)
     assert env.processing("w0") == [("y", 4)]
 
 
@@ -67,7 +67,8 @@ def test_the_next_root_follows_the_last_task_that_uses_results() -> None:
     [
         ({"nbytes": LARGE_NBYTES - 1}, {}),
         ({"using_seconds": 2 * LONG_SECONDS}, {}),
-        ({"seconds": 0.5, "using_seconds": 0.6}, {}),
+        ({"seconds": 0.01, "using_seconds": 0.006}, {}),
+        ({"seconds": 4 * SHORT_SECONDS, "using_seconds": 1.5 * SHORT_SECONDS}, {}),
         ({}, {"worker_saturation": 1.2}),
     ],
 )
@@ -78,17 +79,17 @@ def test_it_is_sent_beside_them(case: dict[str, Any], config: dict[str, Any]) ->
     assert use_results(env, **case)[:2] == [("y", 2), ("x", 3)]
 
 
-def test_tasks_that_take_as_long_as_roots_are_waited_for() -> None:
+def test_tasks_that_take_half_as_long_as_roots_are_waited_for() -> None:
     env = cluster()
     env.submit(chains())
-    assert use_results(env, seconds=0.5, using_seconds=0.5) == [("y", 2)]
+    assert use_results(env, seconds=0.01, using_seconds=0.005) == [("y", 2)]
 
 
 def test_at_most_one_thread_waits() -> None:
     env = cluster(nthreads=4)
     env.submit(chains(20))
     assert use_results(env, n=5) == [("y", 4), ("x", 5), ("x", 6)]
-    env.finish(("y", 4))
+    env.finish(("y", 4), seconds=0.001)
     assert env.processing("w0") == [("x", 5), ("x", 6), ("x", 7), ("x", 8)]
 
 
@@ -108,11 +109,11 @@ def test_a_task_that_fetches_its_inputs_is_not_waited_for() -> None:
     env.status("w1", "paused")
     env.submit({**chains(), ("z", 0): [("x", 2), "far"]})
     use_results(env)
-    env.finish(("y", 2))
+    env.finish(("y", 2), seconds=0.001)
     assert env.processing("w0") == [("z", 0), ("x", 3)]
     env.fetched("w0", "far")
-    env.finish(("x", 3), nbytes=LARGE_NBYTES)
-    env.finish(("y", 3))
+    env.finish(("x", 3), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", 3), seconds=0.001)
     assert env.processing("w0") == [("z", 0)]
 
 
@@ -131,7 +132,7 @@ def test_roots_that_use_the_same_input_do_not_wait_for_each_other() -> None:
     env.finish("open", nbytes=100)
     env.submit({("x", i): ["open"] for i in range(N)} | {("y", i): [("x", i)] for i in range(N)})
     use_results(env)
-    env.finish(("y", 2))
+    env.finish(("y", 2), seconds=0.001)
     assert env.processing("w0") == [("x", 3), ("x", 4)]
 
 
@@ -140,14 +141,14 @@ def test_another_worker_with_the_same_load_takes_the_root() -> None:
     env.submit(chains(20))
     use_results(env)
     env.join("w1", nthreads=2)
-    env.finish(("y", 2))
+    env.finish(("y", 2), seconds=0.001)
     first, second = (ts.key[1] for ts in env.state.workers["w0"].processing)
-    env.finish(("x", first), ("x", second), nbytes=LARGE_NBYTES)
-    env.finish(("y", first))
+    env.finish(("x", first), ("x", second), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", first), seconds=0.001)
     assert env.processing("w0") == [("y", second)]
     third, fourth = (ts.key[1] for ts in env.state.workers["w1"].processing)
-    env.finish(("x", third), nbytes=LARGE_NBYTES)
-    env.finish(("y", third))
+    env.finish(("x", third), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", third), seconds=0.001)
     assert env.processing("w1") == [("x", fourth), ("x", 7)]
     assert env.processing("w0") == [("y", second)]
 
@@ -155,7 +156,7 @@ def test_another_worker_with_the_same_load_takes_the_root() -> None:
 def test_roots_without_dependents_do_not_wait() -> None:
     env = cluster()
     env.submit({("x", i): [] for i in range(N)})
-    env.finish(("x", 0), nbytes=LARGE_NBYTES)
+    env.finish(("x", 0), nbytes=LARGE_NBYTES, seconds=0.002)
     assert len(env.processing("w0")) == 3
 
 

@@ -42,6 +42,9 @@ LEVELS_MAX: Final = 8
 LONG_SECONDS: Final = 0.02
 #: ... unless more than the default of ``distributed.scheduler.worker-saturation`` is configured.
 SATURATION_MAX: Final = 1.1
+#: Root-ish tasks that make large results wait for others that take at most this part of their own
+#: duration, and at most this long, in seconds. Longer waits cost time and save little memory.
+SHORT_PART, SHORT_SECONDS = 0.5, 0.1
 #: Maximum number of workers with the least load that are compared for a task with a large result.
 WORKERS_COMPARED_MAX: Final = 8
 #: Maximum number of tasks examined for each task that may be claimed.
@@ -131,12 +134,13 @@ def _is_limited(state: SchedulerState, ts: TaskState) -> bool:
 def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` runs short tasks that use results, and has at most one free thread.
 
-    Short are those that usually take at most as long as `ts`. Those that have taken longer do not
-    count, nor do seceded and root-ish ones, nor those whose inputs `ws` has to fetch.
+    Short are those that usually take at most ``SHORT_PART`` as long as `ts`, and at most
+    ``SHORT_SECONDS``. Those that have taken longer do not count, nor do seceded and root-ish ones,
+    nor those whose inputs `ws` has to fetch.
     """
     if taken_slots(ws) < max(1, ws.nthreads - 1):
         return False
-    short = usual_duration(ts.group.prefix)
+    short = min(SHORT_SECONDS, SHORT_PART * usual_duration(ts.group.prefix))
     for other in ws.processing:
         if (
             other.dependencies
