@@ -65,7 +65,8 @@ def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerSta
         if ws is not None:
             del claims[ts]
         return ws
-    ws = worker_for_root(state, ts)
+    least = state.loads.least_loaded()
+    ws = None if least is None else worker_for_root(state, ts, least)
     if ws is not None and state.admission.is_short:
         ws = admission.find_worker(state, ts, ws)
     if ws is not None:
@@ -83,14 +84,13 @@ def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     return ws
 
 
-def worker_for_root(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) -> WorkerState | None:
     """Return the worker that the root-ish task `ts`, without a claim, is sent to; None if it waits.
 
-    That is the least loaded one. If the result is large, it is one with the same load that has no
-    short tasks to finish first.
+    That is `least`, the least loaded one. If the result is large, it is one with the same load that
+    has no short tasks to finish first.
     """
-    least = state.loads.least_loaded()
-    if least is None or state.shares.has_user_priorities or len(state.queued.waiting) > 1:
+    if state.shares.has_user_priorities or len(state.queued.waiting) > 1:
         return least  # others could take each free slot that `ts` leaves
     if _waits_for_thread(state, ts, least):
         return None
@@ -235,12 +235,14 @@ def _first_consumer(ts: TaskState) -> TaskState | None:
 # ------------------------------------------------------------------ leaving the queue
 
 
-def next_root(state: SchedulerState, queue: ShareQueue) -> tuple[TaskState, WorkerState] | None:
+def next_root(
+    state: SchedulerState, queue: ShareQueue, least: WorkerState
+) -> tuple[TaskState, WorkerState] | None:
     """Return the next root-ish task of `queue` and its worker, or None if all have to wait."""
     for ws, batch in queue.batches.items():  # left from when memory was short
         ts = batch.peek()
         if ts is not None:
             return ts, ws
     root = queue.roots.peek()
-    found = None if root is None else worker_for_root(state, root)
+    found = None if root is None else worker_for_root(state, root, least)
     return None if root is None or found is None else (root, found)

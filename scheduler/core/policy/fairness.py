@@ -242,7 +242,7 @@ def _choose(
     state: SchedulerState, queue: ShareQueue, least: WorkerState, may_move: bool
 ) -> Choice | None:
     """Return the next task of a group and its worker, or None if all have to wait."""
-    root = coassignment.next_root(state, queue)
+    root = coassignment.next_root(state, queue, least)
     is_capped = queue.share.is_capped
     if not queue.places and not is_capped:
         return root
