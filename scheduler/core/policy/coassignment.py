@@ -94,7 +94,7 @@ def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) ->
         return least  # others could take each free slot that `ts` leaves
     if _waits_for_thread(state, ts, least):
         return None
-    if not piles_up(state, ts):
+    if not may_wait_for_results(state, ts):
         return least
     for ws in chain((least,), state.loads.idle_task_count.latest(WORKERS_COMPARED_MAX)):
         if not _has_to_finish(state, ts, ws):
@@ -111,9 +111,9 @@ def _waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> 
     """
     if taken_slots(ws) < max(1, ws.nthreads):
         return False
-    if piles_up(state, ts):
+    if may_wait_for_results(state, ts):
         return True
-    if _is_limited(state, ts) and ts.group.prefix.duration_average >= LONG_SECONDS:
+    if _may_wait(state, ts) and ts.group.prefix.duration_average >= LONG_SECONDS:
         return True
     if ts.dependencies:
         return False
@@ -121,13 +121,13 @@ def _waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> 
     return consumer is not None and len(consumer.dependencies) > 1
 
 
-def piles_up(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether workers may hold too many results like that of `ts`, which others use."""
-    is_large = ts.group.prefix.memory.result_nbytes >= LARGE_NBYTES
-    return is_large and _is_limited(state, ts)
+def may_wait_for_results(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether the result of the root-ish task `ts` is so large that it may wait."""
+    return ts.group.prefix.memory.result_nbytes >= LARGE_NBYTES and _may_wait(state, ts)
 
 
-def _is_limited(state: SchedulerState, ts: TaskState) -> bool:
+def _may_wait(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether other tasks use the result of `ts`, and waiting is not turned off."""
     return bool(ts.dependents) and state.config.worker_saturation <= SATURATION_MAX
 
 

@@ -92,7 +92,7 @@ def queued(key: str, facts: Facts) -> str:
     if able:
         return f"{text}: {too_short}. It waits for a slot of {join_names(able)}."
     until = "a worker has a free slot"
-    if queue["piles_up"]:
+    if queue["may_wait_for_results"]:
         until = "a worker has a free thread and no short tasks that use large results"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
