@@ -1,7 +1,8 @@
 """Choose the next queued task while workers may run short of memory.
 
 Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
-those that free memory, then those of a higher priority, and tasks that do not fit are passed over.
+those that free memory, then those whose results such tasks lack: see ``missing_inputs``. Then those
+of a higher priority go first. Tasks that do not fit are passed over.
 If no task fits, workers without tasks that can make room by spilling results are sent one; if few
 workers have tasks that free memory, all free threads of such workers are filled. If few workers
 have any work, the first task is sent where most memory is left, so that the work goes on. A worker
@@ -21,6 +22,7 @@ from paceline.scheduler.core.state.workers.loads import is_available, taken_slot
 from . import admission, fairness
 from .admission import Condition
 from .fairness import Choice
+from .missing_inputs import MISSING_MAX, missing_inputs
 
 #: Queued tasks considered of those that any worker can run, and of those near each worker or with
 #: the same restrictions.
@@ -110,18 +112,24 @@ def _choose(state: SchedulerState, queue: ShareQueue, accepts: Condition | None)
 
 def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
     """Return the tasks of a group that are considered, in the order in which they go."""
-    found: list[tuple[TaskState, Place]] = []
+    missing = missing_inputs(state, queue)
+    found: dict[TaskState, Place] = {ts: ws for ts, (_, ws) in missing.items()}
     for heap in (queue.roots, queue.anywhere):
-        found += [(ts, None) for ts in heap.first(ANYWHERE_MAX)]
-    for heaps in (queue.batches, queue.near):
-        for ws in _first_places(state, heaps):
-            found += [(ts, ws) for ts in heaps[ws].first(NEAR_MAX)]
-    for place in _first_places(state, queue.restricted):
-        found += [(ts, place) for ts in queue.restricted[place].first(NEAR_MAX)]
+        for ts in heap.first(ANYWHERE_MAX):
+            found.setdefault(ts, None)
+    by_place: tuple[dict[Any, Any], ...] = (queue.batches, queue.near, queue.restricted)
+    for heaps in by_place:
+        for place in _first_places(state, heaps):
+            for ts in heaps[place].first(NEAR_MAX):
+                found.setdefault(ts, place)
     out: list[Candidate] = []
-    for ts, where in found:
+    for ts, place in found.items():
         priority = ts.priority or (0,)
-        out.append(((priority[0], not admission.is_freeing(state, ts), priority), ts, where))
+        if admission.is_freeing(state, ts):
+            rank = 0
+        else:
+            rank = missing[ts][0] if ts in missing else MISSING_MAX + 1
+        out.append(((priority[0], rank, priority), ts, place))
     out.sort(key=_order)
     return out
 

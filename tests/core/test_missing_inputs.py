@@ -1,0 +1,100 @@
+"""Queued tasks whose results tasks lack that free memory go first while memory is short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.scheduler.core.policy.missing_inputs import missing_inputs
+from paceline.scheduler.core.state.sharing.accounts import ShareGroup
+from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.testing import Env, Graph
+
+from tests.support.memory import MB, cluster, learn
+
+#: Sizes of the results of each prefix, in MB: a worker has the memory for three results of "a".
+SIZES = {"a": 60, "b": 60, "c": 60, "f": 60, "sum": 0, "small": 0, "big": 90}
+
+
+def start(graph: Graph, held: int = 0, nthreads: int = 1, **rows: Any) -> Env:
+    """Submit `graph` to a worker with the memory for 220 MB, `held` of which are occupied."""
+    env = cluster(1, nthreads, coassigned_tasks=0, worker_saturation=1.0)
+    if held:
+        env.submit({"held": []})
+        env.finish("held", nbytes=held * MB)
+    for prefix in {key.partition("-")[0]: None for key in graph}:
+        learn(env, prefix, SIZES[prefix] * MB)
+    env.submit(graph, [key for key in graph if key.startswith(("sum", "big"))], **rows)
+    return env
+
+
+def run(env: Env, graph: Graph, n: int) -> list[str]:
+    """Run `n` tasks of `graph` one by one. Return their keys in this order."""
+    order = []
+    for _ in range(n):
+        (key,) = [key for key in graph if env.states(key) == ["processing"]]
+        env.finish(key, nbytes=SIZES[key.partition("-")[0]] * MB)
+        order.append(key)
+    return order
+
+
+def combined(*inputs: str, consumer: str = "sum") -> Graph:
+    """Return the graph of five tasks that take one result of each of `inputs` each."""
+    graph: Graph = {f"{prefix}-{i}": [] for prefix in inputs for i in range(1, 6)}
+    for i in range(1, 6):
+        graph[f"{consumer}-{i}"] = [f"{prefix}-{i}" for prefix in inputs]
+    return graph
+
+
+def test_second_source_goes_first_while_memory_is_short() -> None:
+    graph = combined("a", "b")
+    order = run(start(graph), graph, 15)
+    assert order[:7] == ["a-1", "a-2", "a-3", "b-1", "sum-1", "b-2", "sum-2"]
+    assert order[7:11] == ["b-3", "sum-3", "a-4", "b-4"]
+
+
+def test_task_that_lacks_fewest_inputs_goes_first() -> None:
+    graph = combined("a", "b", "c")
+    order = run(start(graph), graph, 9)
+    assert order == ["a-1", "a-2", "a-3", "b-1", "c-1", "sum-1", "b-2", "c-2", "sum-2"]
+
+
+def test_source_of_a_missing_input_is_found() -> None:
+    graph: Graph = combined("a", "f")
+    for i in range(1, 6):
+        graph |= {f"b-{i}": [f"f-{i}"], f"sum-{i}": [f"a-{i}", f"b-{i}"]}
+    order = run(start(graph), graph, 9)
+    assert order == ["a-1", "a-2", "a-3", "f-1", "b-1", "sum-1", "f-2", "b-2", "sum-2"]
+
+
+def test_order_is_kept_if_more_is_made_than_freed() -> None:
+    graph = combined("a", "b", consumer="big")
+    assert run(start(graph), graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_order_is_kept_if_results_have_other_uses() -> None:
+    graph = combined("a", "b")
+    env = start(graph)
+    env.desire(*[f"a-{i}" for i in range(1, 6)])
+    assert run(env, graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_order_is_kept_if_little_is_freed() -> None:
+    graph = combined("small", "a")
+    assert run(start(graph, held=180), graph, 5) == [f"small-{i}" for i in range(1, 6)]
+
+
+def test_restricted_tasks_keep_their_turn() -> None:
+    graph = combined("a", "b")
+    on = AnnotationSet(workers=["w0"])
+    env = start(graph, held=180, annotations={f"b-{i}": on for i in range(1, 6)})
+    assert run(env, graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_missing_inputs_of_other_share_groups_wait_for_their_turn() -> None:
+    graph = combined("a", "b")
+    env = start(graph, nthreads=2)
+    env.finish("a-1", "a-2", "a-3", nbytes=60 * MB)
+    (queue,) = env.state.queued.waiting
+    assert [ts.key for ts in missing_inputs(env.state, queue)] == ["b-3", "b-2"]
+    assert not missing_inputs(env.state, ShareQueue(ShareGroup("other", 1)))
