@@ -90,6 +90,12 @@ def anomaly(client: Client) -> float:
     return float((x - x.mean(axis=0)).std().compute())
 
 
+def climatology(client: Client) -> float:
+    """Subtract monthly means from a field (dask/dask#4610)."""
+    months = field(4, 1200).reshape((100, 12, 800, 200))
+    return float((months - months.mean(axis=0)).std().compute())
+
+
 def dot_product(client: Client) -> float:
     """Multiply a matrix by its transpose (coiled/benchmarks, `test_dot_product`)."""
     import dask.array as da
@@ -118,6 +124,6 @@ def pairs(client: Client) -> float:
 
 
 #: Programs that run with a third of the memory that the stock scheduler's workers hold.
-PROGRAMS = (backpressure, pairs, anomaly, dot_product, rechunk)
+PROGRAMS = (backpressure, pairs, anomaly, climatology, dot_product, rechunk)
 #: Those of them that use `dask.array`.
-OF_ARRAYS = (anomaly, dot_product, rechunk)
+OF_ARRAYS = (anomaly, climatology, dot_product, rechunk)
