@@ -44,6 +44,10 @@ def test_load_buckets() -> None:
         assert (least is None) == (not loads)
         if least is not None:
             assert loads[least] == min(loads.values())
+        below = list(found.below(1.5, 2))
+        assert [loads[item] for item in below] == [
+            load for load in (0.0, 0.5, 1.0) for _ in range(min(2, [*loads.values()].count(load)))
+        ]
         assert set(found) == loads.keys() and len(found) == len(loads)
 
 
@@ -55,6 +59,7 @@ def test_least_prefers_the_item_added_first() -> None:
     found.put("a", 2.0)
     found.put("a", 1.0)
     assert found.least() == "b"
+    assert list(found.below(2.0, 2)) == ["a", "c"]
 
 
 @dataclass(eq=False)

@@ -107,14 +107,14 @@ def test_a_task_that_fetches_its_inputs_is_not_waited_for() -> None:
     env.submit({"far": []}, annotations={"far": AnnotationSet(workers=["w1"])})
     env.finish("far", nbytes=10)
     env.status("w1", "paused")
-    env.submit({**chains(), ("z", 0): [("x", 2), "far"]})
+    env.submit({**chains(), ("y", N): [("x", 2), "far"]})
     use_results(env)
     env.finish(("y", 2), seconds=0.001)
-    assert env.processing("w0") == [("z", 0), ("x", 3)]
+    assert env.processing("w0") == [("y", N), ("x", 3)]
     env.fetched("w0", "far")
     env.finish(("x", 3), nbytes=LARGE_NBYTES, seconds=0.002)
     env.finish(("y", 3), seconds=0.001)
-    assert env.processing("w0") == [("z", 0)]
+    assert env.processing("w0") == [("y", N)]
 
 
 def test_a_seceded_task_is_not_waited_for() -> None:
@@ -124,6 +124,51 @@ def test_a_seceded_task_is_not_waited_for() -> None:
     run_id = env.task(("y", 2)).run_id
     env.feed(m.LongRunning(key=("y", 2), run_id=run_id, compute_duration=0.001), "w0")
     assert env.processing("w0") == [("y", 2), ("x", 3), ("x", 4)]
+
+
+def test_a_task_that_waits_for_a_resource_is_not_waited_for() -> None:
+    """The task that has the resource may wait for the roots."""
+    env = Env(coassigned_tasks=0)
+    env.client("alice")
+    env.join("w0", nthreads=2, resources={"gpu": 1})
+    on_gpu = AnnotationSet(resources={"gpu": 1})
+    env.submit({"outer": []}, annotations={"outer": on_gpu})
+    env.feed(m.LongRunning(key="outer", run_id=env.task("outer").run_id), "w0")
+    env.submit(chains())
+    assert use_results(env) == ["outer", ("y", 2)]
+    env.submit({("y", N): [("x", 2)]}, annotations={("y", N): on_gpu})
+    env.finish(("y", 2), seconds=0.001)
+    assert env.processing("w0") == ["outer", ("y", N), ("x", 3)]
+
+
+def test_a_task_of_unknown_duration_is_not_waited_for() -> None:
+    env = cluster()
+    env.submit(chains())
+    env.finish(("x", 0), ("x", 1), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", 0), seconds=0.001)
+    env.submit({("z", 0): [("x", 1)]})
+    env.finish(("x", 2), nbytes=LARGE_NBYTES, seconds=0.002)
+    env.finish(("y", 1), ("y", 2), seconds=0.001)
+    assert env.processing("w0") == [("z", 0), ("x", 3)]
+
+
+def test_threads_of_a_larger_worker_do_not_wait_for_a_small_one() -> None:
+    env = cluster()
+    env.submit(chains(40))
+    use_results(env)
+    env.join("w1", nthreads=8)
+    assert env.processing("w0") == [("y", 2)]
+    assert len(env.processing("w1")) == 8
+
+
+def test_roots_are_sent_with_a_heartbeat_that_also_moves_the_end_of_the_worker() -> None:
+    env = cluster()
+    env.submit(chains())
+    use_results(env)
+    env.heartbeat("w0", metrics={"ends_in": 10_000.0})
+    assert env.processing("w0") == [("y", 2)]
+    env.heartbeat("w0", executing={("y", 2): 1.0}, metrics={"ends_in": 5_000.0})
+    assert env.processing("w0") == [("y", 2), ("x", 3)]
 
 
 def test_roots_that_use_the_same_input_do_not_wait_for_each_other() -> None:
@@ -183,4 +228,15 @@ def test_explain_names_the_tasks_that_are_waited_for() -> None:
     env.submit(chains())
     use_results(env)
     summary = explain(env.state, ("x", 3), env.now)["summary"]
-    assert "until a worker has a free thread and no short tasks that use large results" in summary
+    text = (
+        "until a worker has a free thread, and no short tasks that use results if it has only one"
+    )
+    assert text in summary
+
+
+def test_explain_names_a_free_thread_for_long_roots() -> None:
+    env = cluster()
+    env.submit(chains())
+    env.finish(("x", 0), nbytes=8, seconds=2 * LONG_SECONDS)
+    summary = explain(env.state, ("x", 5), env.now)["summary"]
+    assert "until a worker has a free thread. " in summary

@@ -123,8 +123,7 @@ def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
         _heartbeat(turn, ws, message.message)
         if ws.ends_at != end:
             end_changed(turn, ws, end)
-        else:
-            fill_slots(turn)
+        fill_slots(turn)
 
 
 def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.HeartbeatWorker) -> None:

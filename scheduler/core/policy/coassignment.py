@@ -45,8 +45,10 @@ SATURATION_MAX: Final = 1.1
 #: Root-ish tasks that make large results wait for others that take at most this part of their own
 #: duration, and at most this long, in seconds. Longer waits cost time and save little memory.
 SHORT_PART, SHORT_SECONDS = 0.5, 0.1
-#: Maximum number of workers with the least load that are compared for a task with a large result.
+#: Maximum number of workers of each load that are compared for a task with a large result.
 WORKERS_COMPARED_MAX: Final = 8
+#: Maximum number of tasks on a worker that are examined, for each of its threads.
+TASKS_PER_THREAD_MAX: Final = 8
 #: Maximum number of tasks examined for each task that may be claimed.
 VISITS_PER_TASK: Final = 4
 
@@ -87,30 +89,33 @@ def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) -> WorkerState | None:
     """Return the worker that the root-ish task `ts`, without a claim, is sent to; None if it waits.
 
-    That is `least`, the least loaded one. If the result is large, it is one with the same load that
-    has no short tasks to finish first.
+    That is `least`, the least loaded one. If the result is large, it is the least loaded one with a
+    free thread and no short tasks to finish first.
     """
-    if state.shares.has_user_priorities or len(state.queued.waiting) > 1:
-        return least  # others could take each free slot that `ts` leaves
-    if _waits_for_thread(state, ts, least):
+    if not _is_alone(state):
+        return least
+    if taken_slots(least) >= max(1, least.nthreads) and needs_thread(state, ts):
         return None
     if not may_wait_for_results(state, ts):
         return least
-    for ws in chain((least,), state.loads.idle_task_count.latest(WORKERS_COMPARED_MAX)):
+    for ws in chain((least,), state.loads.idle_task_count.below(1.0, WORKERS_COMPARED_MAX)):
         if not _has_to_finish(state, ts, ws):
             return ws
     return None
 
 
-def _waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether the root-ish task `ts` waits until `ws` has a free thread.
+def _is_alone(state: SchedulerState) -> bool:
+    """Return whether no other tasks could take the free slots that root-ish tasks leave."""
+    return not state.shares.has_user_priorities and len(state.queued.waiting) <= 1
+
+
+def needs_thread(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether the root-ish task `ts` waits until a worker has a free thread.
 
     Slots beyond the threads bridge the time until a worker receives its next task. With a task that
     takes much longer, a thread would make new data before it is sent the tasks that use the last.
     Tasks with siblings wait, too, unless they use results.
     """
-    if taken_slots(ws) < max(1, ws.nthreads):
-        return False
     if may_wait_for_results(state, ts):
         return True
     if _may_wait(state, ts) and ts.group.prefix.duration_average >= LONG_SECONDS:
@@ -128,7 +133,9 @@ def may_wait_for_results(state: SchedulerState, ts: TaskState) -> bool:
 
 def _may_wait(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether other tasks use the result of `ts`, and waiting is not turned off."""
-    return bool(ts.dependents) and state.config.worker_saturation <= SATURATION_MAX
+    if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
+        return False
+    return _is_alone(state)
 
 
 def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
@@ -136,17 +143,18 @@ def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
 
     Short are those that usually take at most ``SHORT_PART`` as long as `ts`, and at most
     ``SHORT_SECONDS``. Those that have taken longer do not count, nor do seceded and root-ish ones,
-    nor those whose inputs `ws` has to fetch.
+    nor those that wait: for inputs that `ws` has to fetch, or for resources.
     """
     if taken_slots(ws) < max(1, ws.nthreads - 1):
         return False
     short = min(SHORT_SECONDS, SHORT_PART * usual_duration(ts.group.prefix))
-    for other in ws.processing:
+    for other in islice(reversed(ws.processing), TASKS_PER_THREAD_MAX * ws.nthreads):
         if (
             other.dependencies
             and other not in ws.long_running
-            and usual_duration(other.group.prefix) <= short
+            and 0 <= usual_duration(other.group.prefix) <= short
             and ws.executing.get(other, 0.0) <= short
+            and not other.resource_restrictions
             and not placement.is_rootish(state, other)
             and all(ws in dts.who_has for dts in other.dependencies[:DEPENDENCIES_MAX])
         ):

@@ -102,21 +102,22 @@ class LoadBuckets(Generic[T]):
 
     def least(self) -> T | None:
         """Return a member with the least load, the one that has had it longest, or None."""
-        for item in self._least():
-            return item
-        return None
-
-    def latest(self, n: int) -> list[T]:
-        """Return up to `n` members with the least load, the one that has had it shortest first."""
-        return list(islice(reversed(self._least()), n))
-
-    def _least(self) -> dict[T, None]:
         best: dict[T, None] = {}
         least = math.inf
         for load, bucket in self._buckets.items():
             if load < least:
                 best, least = bucket, load
-        return best
+        for item in best:
+            return item
+        return None
+
+    def below(self, limit: float, n: int) -> Iterator[T]:
+        """Iterate over up to `n` members of each load below `limit`, the least load first.
+
+        Of those with the same load, the one that has had it shortest is first.
+        """
+        for load in sorted([load for load in self._buckets if load < limit]):
+            yield from islice(reversed(self._buckets[load]), n)
 
     def __contains__(self, item: object) -> bool:
         return item in self.loads
