@@ -111,13 +111,13 @@ def test_a_batch_starts_where_a_thread_is_free() -> None:
 
 def test_seceded_tasks_hide_no_free_thread() -> None:
     env = cluster(0)
-    env.join("w0", nthreads=2)
+    env.join("w0", nthreads=2, memory_limit=10**9)
     env.submit({("x", 1000): []})
-    env.finish(("x", 1000), seconds=30.0)
+    env.finish(("x", 1000), nbytes=10**7, seconds=30.0)
     for key in ("s0", "s1", "s2"):
         env.submit({key: []})
         env.feed(m.LongRunning(key=key, run_id=env.task(key).run_id, compute_duration=1.0), "w0")
-    env.join("w1", nthreads=2)
+    env.join("w1", nthreads=2, memory_limit=10**9)
     graph: dict[Any, list[Any]] = {}
     for i in range(20):
         graph |= {("x", i): [], ("y", i): [("x", i)]}

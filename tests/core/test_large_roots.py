@@ -8,12 +8,15 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.coassignment import LONG_SECONDS, SHORT_SECONDS
-from paceline.scheduler.core.policy.surplus_replicas import LARGE_NBYTES
+from paceline.scheduler.core.policy.admission import SMALL
+from paceline.scheduler.core.policy.coassignment import SHORT_SECONDS
 from paceline.scheduler.core.stimuli import AnnotationSet, SetShare
 from paceline.testing import Env, Graph
 
 N = 12
+#: Memory of the workers, and a result that is large for them.
+LIMIT_NBYTES = 10**10
+LARGE_NBYTES = int(SMALL * LIMIT_NBYTES) + 1
 
 
 def chains(n: int = N, first: int = 0) -> Graph:
@@ -22,11 +25,11 @@ def chains(n: int = N, first: int = 0) -> Graph:
     return {("x", i): [] for i in numbers} | {("y", i): [("x", i)] for i in numbers}
 
 
-def cluster(nthreads: int = 2, **config: Any) -> Env:
+def cluster(nthreads: int = 2, limit: int = LIMIT_NBYTES, **config: Any) -> Env:
     """Return a cluster with one worker, "w0"."""
     env = Env(**{"coassigned_tasks": 0, **config})
     env.client("alice")
-    env.join("w0", nthreads=nthreads)
+    env.join("w0", nthreads=nthreads, memory_limit=limit)
     return env
 
 
@@ -66,10 +69,12 @@ def test_the_next_root_follows_the_last_task_that_uses_results() -> None:
     ("case", "config"),
     [
         ({"nbytes": LARGE_NBYTES - 1}, {}),
-        ({"using_seconds": 2 * LONG_SECONDS}, {}),
+        ({"using_seconds": 0.04}, {}),
         ({"seconds": 0.01, "using_seconds": 0.006}, {}),
         ({"seconds": 4 * SHORT_SECONDS, "using_seconds": 1.5 * SHORT_SECONDS}, {}),
         ({}, {"worker_saturation": 1.2}),
+        ({}, {"limit": 2 * LIMIT_NBYTES}),
+        ({}, {"limit": 0}),
     ],
 )
 def test_it_is_sent_beside_them(case: dict[str, Any], config: dict[str, Any]) -> None:
@@ -97,13 +102,13 @@ def test_a_task_that_takes_longer_than_usual_is_not_waited_for() -> None:
     env = cluster()
     env.submit(chains())
     use_results(env)
-    env.heartbeat("w0", executing={("y", 2): 2 * LONG_SECONDS})
+    env.heartbeat("w0", executing={("y", 2): 0.04})
     assert env.processing("w0") == [("y", 2), ("x", 3)]
 
 
 def test_a_task_that_fetches_its_inputs_is_not_waited_for() -> None:
     env = cluster()
-    env.join("w1", nthreads=2)
+    env.join("w1", nthreads=2, memory_limit=LIMIT_NBYTES)
     env.submit({"far": []}, annotations={"far": AnnotationSet(workers=["w1"])})
     env.finish("far", nbytes=10)
     env.status("w1", "paused")
@@ -130,7 +135,7 @@ def test_a_task_that_waits_for_a_resource_is_not_waited_for() -> None:
     """The task that has the resource may wait for the roots."""
     env = Env(coassigned_tasks=0)
     env.client("alice")
-    env.join("w0", nthreads=2, resources={"gpu": 1})
+    env.join("w0", nthreads=2, memory_limit=LIMIT_NBYTES, resources={"gpu": 1})
     on_gpu = AnnotationSet(resources={"gpu": 1})
     env.submit({"outer": []}, annotations={"outer": on_gpu})
     env.feed(m.LongRunning(key="outer", run_id=env.task("outer").run_id), "w0")
@@ -156,7 +161,7 @@ def test_threads_of_a_larger_worker_do_not_wait_for_a_small_one() -> None:
     env = cluster()
     env.submit(chains(40))
     use_results(env)
-    env.join("w1", nthreads=8)
+    env.join("w1", nthreads=8, memory_limit=LIMIT_NBYTES)
     assert env.processing("w0") == [("y", 2)]
     assert len(env.processing("w1")) == 8
 
@@ -185,7 +190,7 @@ def test_another_worker_with_the_same_load_takes_the_root() -> None:
     env = cluster()
     env.submit(chains(20))
     use_results(env)
-    env.join("w1", nthreads=2)
+    env.join("w1", nthreads=2, memory_limit=LIMIT_NBYTES)
     env.finish(("y", 2), seconds=0.001)
     first, second = (ts.key[1] for ts in env.state.workers["w0"].processing)
     env.finish(("x", first), ("x", second), nbytes=LARGE_NBYTES, seconds=0.002)
@@ -233,10 +238,3 @@ def test_explain_names_the_tasks_that_are_waited_for() -> None:
     )
     assert text in summary
 
-
-def test_explain_names_a_free_thread_for_long_roots() -> None:
-    env = cluster()
-    env.submit(chains())
-    env.finish(("x", 0), nbytes=8, seconds=2 * LONG_SECONDS)
-    summary = explain(env.state, ("x", 5), env.now)["summary"]
-    assert "until a worker has a free thread. " in summary

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.policy.coassignment import LONG_SECONDS
+from paceline.scheduler.core.policy.admission import SMALL
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
 from paceline.testing import Env, Graph
 
@@ -270,30 +270,29 @@ def test_roots_wait_on_the_scheduler(
 
 
 @pytest.mark.parametrize(
-    ("saturation", "seconds", "sent"),
-    [(1.1, 2 * LONG_SECONDS, 2), (1.1, LONG_SECONDS / 2, 3), (1.2, 2 * LONG_SECONDS, 3)],
+    ("saturation", "part", "sent"), [(1.1, 2 * SMALL, 2), (1.1, SMALL, 3), (1.2, 2 * SMALL, 3)]
 )
-def test_roots_that_take_long_wait_for_free_threads(
-    make_env: MakeEnv, saturation: float, seconds: float, sent: int
+def test_roots_with_large_results_wait_for_free_threads(
+    make_env: MakeEnv, saturation: float, part: float, sent: int
 ) -> None:
     env = make_env(worker_saturation=saturation, coassigned_tasks=0)
-    env.join("w0", nthreads=2)
+    env.join("w0", nthreads=2, memory_limit=10**9)
     chains: Graph = {("x", i): [] for i in range(12)}
     env.submit(chains | {("y", i): [("x", i)] for i in range(12)})
     assert len(env.processing("w0")) == 3
     for i in range(2):
-        env.finish(("x", i), seconds=seconds)
+        env.finish(("x", i), nbytes=int(part * 10**9))
         env.finish(("y", i))
         assert len(env.processing("w0")) == sent
 
 
-def test_successors_go_before_roots_that_take_long(make_env: MakeEnv) -> None:
+def test_successors_go_before_roots_with_large_results(make_env: MakeEnv) -> None:
     env = make_env()
-    env.join("w0")
+    env.join("w0", memory_limit=10**9)
     env.submit({("x", i): [] for i in range(6)} | {("y", i): [("x", i)] for i in range(6)})
-    env.finish(("x", 0), seconds=2 * LONG_SECONDS)
+    env.finish(("x", 0), nbytes=10**7)
     env.finish(("y", 0))
-    env.finish(("x", 1), seconds=2 * LONG_SECONDS)
+    env.finish(("x", 1), nbytes=10**7)
     assert env.processing("w0") == [("y", 1)]
 
 

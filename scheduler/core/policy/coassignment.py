@@ -28,7 +28,6 @@ from paceline.scheduler.core.state.task_states import count_in
 from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots
 
 from . import admission, placement, worker_ends
-from .surplus_replicas import LARGE_NBYTES
 
 #: The dependencies of a task with more dependencies than this are not siblings. If a task has more,
 #: only these are examined.
@@ -37,10 +36,8 @@ DEPENDENCIES_MAX: Final = 32
 DEPENDENTS_MAX: Final = 32
 #: Maximum number of levels of dependents above a task, below which siblings are searched.
 LEVELS_MAX: Final = 8
-#: Root-ish tasks that others use are sent to free threads only if they take this long, in seconds,
-#: or make large results ...
-LONG_SECONDS: Final = 0.02
-#: ... unless more than the default of ``distributed.scheduler.worker-saturation`` is configured.
+#: Root-ish tasks wait for others unless more than this, the default, is configured as
+#: ``distributed.scheduler.worker-saturation``.
 SATURATION_MAX: Final = 1.1
 #: Root-ish tasks that make large results wait for others that take at most this part of their own
 #: duration, and at most this long, in seconds. Longer waits cost time and save little memory.
@@ -94,9 +91,9 @@ def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) ->
     """
     if not _is_alone(state):
         return least
-    if taken_slots(least) >= max(1, least.nthreads) and needs_thread(state, ts):
+    if taken_slots(least) >= max(1, least.nthreads) and needs_thread(state, ts, least):
         return None
-    if not may_wait_for_results(state, ts):
+    if not may_wait_for_results(state, ts, least):
         return least
     for ws in chain((least,), state.loads.idle_task_count.below(1.0, WORKERS_COMPARED_MAX)):
         if not _has_to_finish(state, ts, ws):
@@ -109,16 +106,14 @@ def _is_alone(state: SchedulerState) -> bool:
     return not state.shares.has_user_priorities and len(state.queued.waiting) <= 1
 
 
-def needs_thread(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether the root-ish task `ts` waits until a worker has a free thread.
+def needs_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether the root-ish task `ts` is sent to `ws` only if it has a free thread.
 
-    Slots beyond the threads bridge the time until a worker receives its next task. With a task that
-    takes much longer, a thread would make new data before it is sent the tasks that use the last.
+    Slots beyond the threads bridge the time until a worker receives its next task. But a thread
+    then makes new data before it is sent the task that uses the last.
     Tasks with siblings wait, too, unless they use results.
     """
-    if may_wait_for_results(state, ts):
-        return True
-    if _may_wait(state, ts) and ts.group.prefix.duration_average >= LONG_SECONDS:
+    if may_wait_for_results(state, ts, ws):
         return True
     if ts.dependencies:
         return False
@@ -126,13 +121,13 @@ def needs_thread(state: SchedulerState, ts: TaskState) -> bool:
     return consumer is not None and len(consumer.dependencies) > 1
 
 
-def may_wait_for_results(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether the result of the root-ish task `ts` is so large that it may wait."""
-    return ts.group.prefix.memory.result_nbytes >= LARGE_NBYTES and _may_wait(state, ts)
+def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether others use the result of the root-ish task `ts`, and it is large for `ws`.
 
-
-def _may_wait(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether other tasks use the result of `ts`, and waiting is not turned off."""
+    Then `ts` waits for tasks that use results, unless that is turned off.
+    """
+    if ts.group.prefix.memory.result_nbytes <= admission.SMALL * (ws.memory_limit or math.inf):
+        return False
     if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
         return False
     return _is_alone(state)

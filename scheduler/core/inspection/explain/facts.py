@@ -327,8 +327,8 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "memory": memory_facts(state, ts),
         "share": share_facts(state, ts),
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
-        "needs_thread": needs_thread(state, ts),
-        "may_wait_for_results": may_wait_for_results(state, ts),
+        "needs_thread": any(needs_thread(state, ts, ws) for ws in running),
+        "may_wait_for_results": any(may_wait_for_results(state, ts, ws) for ws in running),
     }
 
 
