@@ -29,6 +29,8 @@ from paceline.testing import Rows
 from .simulated import BYTES_PER_SECOND, Cluster
 
 N_WORKERS, NTHREADS = 4, 2
+#: As the real workers of the benchmarks have.
+MEMORY_NBYTES = 4 * 10**9
 #: Random list schedules of which the best of each measurement is taken.
 RANDOM_SCHEDULES = 50
 #: Modelled duration of a task: a constant, and the bytes it reads and returns at a rate.
@@ -135,7 +137,7 @@ def _nested(keys: Any, results: dict[Any, Any]) -> Any:
 
 def simulate(recording: Recording, config: dict[str, Any]) -> Judgement:
     """Play `recording` with the scheduler core."""
-    cluster = Cluster(True, N_WORKERS, NTHREADS, **config)
+    cluster = Cluster(True, N_WORKERS, NTHREADS, (), MEMORY_NBYTES, **config)
     cluster.core.state.drops_replicas = config is not POLICIES["dask"]
     begin = cluster.now
     rows = Rows(priorities=recording.order, producers=set(recording.producers))

@@ -63,6 +63,7 @@ class Cluster:
         shares: whether share groups are on.
         n_workers, nthreads: size of the cluster.
         extensions: extensions of the core.
+        memory_limit: memory of each worker in bytes; None for no limit.
         config: further settings of the core.
 
     Attributes:
@@ -78,6 +79,7 @@ class Cluster:
         n_workers: int = 8,
         nthreads: int = 2,
         extensions: Sequence[Extension] = (),
+        memory_limit: int | None = None,
         **config: Any,
     ) -> None:
         settings = SchedulerConfig(shares_enabled=shares, **config)
@@ -95,7 +97,7 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count(1)
         for i in range(n_workers):
-            self.add_worker(f"w{i}", nthreads)
+            self.add_worker(f"w{i}", nthreads, memory_limit)
         self.feed(ConfigureStealing(True))
         self._tick()
 

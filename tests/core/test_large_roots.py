@@ -8,15 +8,14 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.admission import SMALL
-from paceline.scheduler.core.policy.coassignment import SHORT_SECONDS
+from paceline.scheduler.core.policy.coassignment import LARGE_PART, SHORT_SECONDS
 from paceline.scheduler.core.stimuli import AnnotationSet, SetShare
 from paceline.testing import Env, Graph
 
 N = 12
-#: Memory of the workers, and a result that is large for them.
+#: Memory of the workers, and the smallest result that is large for one with two threads.
 LIMIT_NBYTES = 10**10
-LARGE_NBYTES = int(SMALL * LIMIT_NBYTES) + 1
+LARGE_NBYTES = int(LARGE_PART * LIMIT_NBYTES / 2)
 
 
 def chains(n: int = N, first: int = 0) -> Graph:
@@ -237,4 +236,3 @@ def test_explain_names_the_tasks_that_are_waited_for() -> None:
         "until a worker has a free thread, and no short tasks that use results if it has only one"
     )
     assert text in summary
-

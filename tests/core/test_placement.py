@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.policy.admission import SMALL
+from paceline.scheduler.core.policy.coassignment import LARGE_PART
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
 from paceline.testing import Env, Graph
 
@@ -270,7 +270,8 @@ def test_roots_wait_on_the_scheduler(
 
 
 @pytest.mark.parametrize(
-    ("saturation", "part", "sent"), [(1.1, 2 * SMALL, 2), (1.1, SMALL, 3), (1.2, 2 * SMALL, 3)]
+    ("saturation", "part", "sent"),
+    [(1.1, LARGE_PART, 2), (1.1, LARGE_PART / 4, 3), (1.2, LARGE_PART, 3)],
 )
 def test_roots_with_large_results_wait_for_free_threads(
     make_env: MakeEnv, saturation: float, part: float, sent: int

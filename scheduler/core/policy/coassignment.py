@@ -39,6 +39,8 @@ LEVELS_MAX: Final = 8
 #: Root-ish tasks wait for others unless more than this, the default, is configured as
 #: ``distributed.scheduler.worker-saturation``.
 SATURATION_MAX: Final = 1.1
+#: A result is large for a worker if it takes this part of its memory for each of its threads.
+LARGE_PART: Final = 0.0005
 #: Root-ish tasks that make large results wait for others that take at most this part of their own
 #: duration, and at most this long, in seconds. Longer waits cost time and save little memory.
 SHORT_PART, SHORT_SECONDS = 0.5, 0.1
@@ -110,8 +112,8 @@ def needs_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether the root-ish task `ts` is sent to `ws` only if it has a free thread.
 
     Slots beyond the threads bridge the time until a worker receives its next task. But a thread
-    then makes new data before it is sent the task that uses the last.
-    Tasks with siblings wait, too, unless they use results.
+    then makes new data before it is sent the task that uses the last. Tasks with siblings wait,
+    too, unless they use results.
     """
     if may_wait_for_results(state, ts, ws):
         return True
@@ -126,7 +128,8 @@ def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) 
 
     Then `ts` waits for tasks that use results, unless that is turned off.
     """
-    if ts.group.prefix.memory.result_nbytes <= admission.SMALL * (ws.memory_limit or math.inf):
+    large = LARGE_PART * ws.memory_limit / max(1, ws.nthreads)
+    if not large or ts.group.prefix.memory.result_nbytes < large:
         return False
     if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
         return False
