@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.scheduler.core.policy.missing_inputs import missing_inputs
+import pytest
+from paceline.scheduler.core.policy import admission, memory_queue
+from paceline.scheduler.core.policy.missing_inputs import MISSING_MAX, missing_inputs
 from paceline.scheduler.core.state.sharing.accounts import ShareGroup
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
 from paceline.scheduler.core.stimuli import AnnotationSet
@@ -12,8 +14,8 @@ from paceline.testing import Env, Graph
 
 from tests.support.memory import MB, cluster, learn
 
-#: Sizes of the results of each prefix, in MB: a worker has the memory for three results of "a".
-SIZES = {"a": 60, "b": 60, "c": 60, "f": 60, "sum": 0, "small": 0, "big": 90}
+#: Sizes of the results of some prefixes in MB. Others have 60, and a worker the memory for three.
+SIZES = {"sum": 0, "small": 0, "big": 90, "frees": 0}
 
 
 def start(graph: Graph, held: int = 0, nthreads: int = 1, **rows: Any) -> Env:
@@ -23,7 +25,7 @@ def start(graph: Graph, held: int = 0, nthreads: int = 1, **rows: Any) -> Env:
         env.submit({"held": []})
         env.finish("held", nbytes=held * MB)
     for prefix in {key.partition("-")[0]: None for key in graph}:
-        learn(env, prefix, SIZES[prefix] * MB)
+        learn(env, prefix, SIZES.get(prefix, 60) * MB)
     env.submit(graph, [key for key in graph if key.startswith(("sum", "big"))], **rows)
     return env
 
@@ -33,7 +35,7 @@ def run(env: Env, graph: Graph, n: int) -> list[str]:
     order = []
     for _ in range(n):
         (key,) = [key for key in graph if env.states(key) == ["processing"]]
-        env.finish(key, nbytes=SIZES[key.partition("-")[0]] * MB)
+        env.finish(key, nbytes=SIZES.get(key.partition("-")[0], 60) * MB)
         order.append(key)
     return order
 
@@ -81,7 +83,7 @@ def test_order_is_kept_if_results_have_other_uses() -> None:
 
 def test_order_is_kept_if_little_is_freed() -> None:
     graph = combined("small", "a")
-    assert run(start(graph, held=180), graph, 5) == [f"small-{i}" for i in range(1, 6)]
+    assert run(start(graph, held=150), graph, 5) == [f"small-{i}" for i in range(1, 6)]
 
 
 def test_restricted_tasks_keep_their_turn() -> None:
@@ -89,6 +91,58 @@ def test_restricted_tasks_keep_their_turn() -> None:
     on = AnnotationSet(workers=["w0"])
     env = start(graph, held=180, annotations={f"b-{i}": on for i in range(1, 6)})
     assert run(env, graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_inputs_of_tasks_that_cannot_run_keep_their_turn() -> None:
+    graph = combined("a", "b", "c")
+    absent = AnnotationSet(workers=["absent"])
+    env = start(graph, annotations={f"c-{i}": absent for i in range(1, 6)})
+    assert run(env, graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_inputs_below_a_task_that_lacks_many_keep_their_turn() -> None:
+    n = MISSING_MAX + 1
+    graph: Graph = {f"a-{i}": [] for i in range(1, 6)}
+    for i in range(1, 6):
+        graph |= {f"f-{n * i + j}": [] for j in range(n)}
+        graph[f"b-{i}"] = [f"f-{n * i + j}" for j in range(n)]
+        graph[f"sum-{i}"] = [f"a-{i}", f"b-{i}"]
+    priorities = {key: i for i, key in enumerate(graph)}
+    env = start(graph, priorities=priorities)
+    assert run(env, graph, 5) == [f"a-{i}" for i in range(1, 6)]
+
+
+def test_an_idle_worker_that_can_spill_is_sent_a_missing_input() -> None:
+    """Although the other inputs are on a worker that waits for a task that frees memory."""
+    env = cluster(2, 2, coassigned_tasks=0, worker_saturation=1.0)  # 220 MB for results on each
+    for prefix in ("a", "b", "frees", "sum"):
+        learn(env, prefix, SIZES.get(prefix, 60) * MB)
+    on = [AnnotationSet(workers=[f"w{i}"]) for i in range(2)]
+    env.submit({"x0": [], "x1": []}, annotations={"x0": on[0], "x1": on[1]})
+    env.finish("x0", nbytes=160 * MB)
+    env.finish("x1", nbytes=200 * MB)
+    env.submit({"frees": ["x0"], "after": ["frees"]}, annotations={"frees": on[0]})
+    env.submit({"busy": []}, annotations={"busy": on[1]})
+    env.submit({"a-1": []}, annotations={"a-1": on[0]})
+    env.finish("a-1", nbytes=60 * MB)
+    env.submit({"b-1": [], "sum-1": ["a-1", "b-1"]}, ["sum-1"])
+    env.release("a-1")
+    assert env.states("b-1") == ["queued"]
+    env.finish("busy")
+    assert env.where("b-1") == "w1"
+
+
+@pytest.mark.pure
+def test_missing_inputs_of_one_kind_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = combined("a", "b")
+    env = start(graph, nthreads=2)
+    env.finish("a-1", "a-2", "a-3", nbytes=60 * MB)
+    (queue,) = env.state.queued.waiting
+    assert len(missing_inputs(env.state, queue)) == 2
+    tried = []
+    monkeypatch.setattr(admission, "fits", lambda state, ts, *_: tried.append(ts.key))
+    memory_queue.next_task(env.state)
+    assert tried == ["b-2", "a-4"]
 
 
 def test_missing_inputs_of_other_share_groups_wait_for_their_turn() -> None:

@@ -32,8 +32,8 @@ PLACES_MAX = 32
 #: One of this many workers may have work while a task is sent that does not fit.
 BUSY_PART = 4
 
-#: The order of a task, the task, and what it waits for.
-Candidate: TypeAlias = tuple[Any, TaskState, Place]
+#: The order of a task, the task, what it waits for, and whether it may go to any worker.
+Candidate: TypeAlias = tuple[Any, TaskState, Place, bool]
 
 
 def next_task(state: SchedulerState) -> Choice | None:
@@ -42,20 +42,30 @@ def next_task(state: SchedulerState) -> Choice | None:
         return fairness.next_task(state)
     if not state.queued.waiting or not state.loads.has_free_slots():
         return None
-    choice = _next(state)
+    candidates: dict[ShareQueue, list[Candidate]] = {}
+    choice = _next(state, candidates)
     if choice is None and _has_idle_worker(state):
-        choice = _next(state, admission.can_spill_when_idle)
+        choice = _next(state, candidates, admission.can_spill_when_idle)
     if choice is None and not _is_busy(state, admission.may_free):
-        choice = _next(state, admission.can_spill)
+        choice = _next(state, candidates, admission.can_spill)
     if choice is None and not _is_busy(state, admission.may_end):
-        choice = _next(state, admission.is_large_enough)
+        choice = _next(state, candidates, admission.is_large_enough)
     return choice
 
 
-def _next(state: SchedulerState, accepts: Condition | None = None) -> Choice | None:
-    """Return the next task and a worker that satisfies `accepts`, or by default has the memory."""
+def _next(
+    state: SchedulerState,
+    candidates: dict[ShareQueue, list[Candidate]],
+    accepts: Condition | None = None,
+) -> Choice | None:
+    """Return the next task and a worker that satisfies `accepts`, or by default has the memory.
+
+    `candidates` keeps what ``_candidates`` returned for each group.
+    """
     for queue in state.queued.in_turn():
-        choice = _choose(state, queue, accepts)
+        if queue not in candidates:
+            candidates[queue] = _candidates(state, queue)
+        choice = _choose(state, queue, candidates[queue], accepts)
         if choice is not None:
             return choice
     return None
@@ -78,11 +88,16 @@ def _is_busy(
     return False
 
 
-def _choose(state: SchedulerState, queue: ShareQueue, accepts: Condition | None) -> Choice | None:
+def _choose(
+    state: SchedulerState,
+    queue: ShareQueue,
+    candidates: list[Candidate],
+    accepts: Condition | None,
+) -> Choice | None:
     is_capped = queue.share.is_capped
     failed: dict[TaskPrefix, None] = {}
-    for _, ts, place in _candidates(state, queue):
-        is_root = place is None and not ts.dependencies
+    for _, ts, place, runs_anywhere in candidates:
+        is_root = runs_anywhere and not ts.dependencies
         if (is_root and ts.group.prefix in failed) or (
             is_capped and not fairness.may_start(state, ts)
         ):
@@ -102,7 +117,7 @@ def _choose(state: SchedulerState, queue: ShareQueue, accepts: Condition | None)
         elif not ts.actor and (place is None or admission.is_too_small(state, ts, ws)):
             ws = admission.roomiest_worker(state, ts, ws, accepts)
         elif not accepts(state, ts, ws):
-            ws = None
+            ws = admission.roomiest_worker(state, ts, ws, accepts) if runs_anywhere else None
         if ws is not None:
             return ts, ws
         if is_root:
@@ -129,7 +144,8 @@ def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
             rank = 0
         else:
             rank = missing[ts][0] if ts in missing else MISSING_MAX + 1
-        out.append(((priority[0], rank, priority), ts, place))
+        runs_anywhere = place is None or ts in missing
+        out.append(((priority[0], rank, priority), ts, place, runs_anywhere))
     out.sort(key=_order)
     return out
 

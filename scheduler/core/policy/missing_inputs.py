@@ -20,6 +20,8 @@ from .surplus_replicas import LARGE_NBYTES
 
 #: Workers with free slots that are examined, and on each the latest results.
 WORKERS_MAX, RESULTS_MAX = 16, 16
+#: Maximum number of queued tasks that are found.
+TASKS_MAX = 16
 #: Dependents of a result, and dependencies of a dependent, that are examined.
 DEPENDENTS_MAX, DEPENDENCIES_MAX = 32, 32
 #: Maximum number of inputs that a task may lack.
@@ -46,6 +48,8 @@ def missing_inputs(state: SchedulerState, queue: ShareQueue) -> dict[TaskState, 
             ts = _first_queued(queue, consumer)
             if ts is not None and (ts not in out or out[ts][0] > consumer.waiting_count):
                 out[ts] = consumer.waiting_count, ws
+                if len(out) == TASKS_MAX:
+                    return out
     return out
 
 
@@ -59,9 +63,14 @@ def _last_consumer(result: TaskState) -> TaskState | None:
 
 
 def _frees_enough(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether `ts` frees as much of what workers hold as it makes, and not too little."""
+    """Return whether `ts` frees as much of what workers hold as it makes, and not too little.
+
+    Return False if an input cannot be computed.
+    """
     freed = 0
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        if dts.state == "no-worker":
+            return False
         if dts.who_has and admission.is_last_use(dts):
             freed += data_nbytes(state, dts)
     return freed >= LARGE_NBYTES and freed >= ts.group.prefix.memory.result_nbytes
@@ -78,7 +87,7 @@ def _first_queued(queue: ShareQueue, ts: TaskState) -> TaskState | None:
         for dts in dependencies:
             if dts.state == "queued" and _can_run_anywhere(queue, dts):
                 return dts
-            if waiting is None and dts.state == "waiting":
+            if waiting is None and dts.state == "waiting" and dts.waiting_count <= MISSING_MAX:
                 waiting = dts
     return None
 
