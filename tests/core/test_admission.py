@@ -49,6 +49,20 @@ def test_task_that_frees_more_than_it_makes_fits_where_its_inputs_are() -> None:
     assert env.where("y-1") == "w0"
 
 
+@pytest.mark.parametrize(("far", "fits"), [(30, True), (50, False)])
+def test_task_that_frees_more_than_it_makes_may_fetch_a_small_input(far: int, fits: bool) -> None:
+    """Up to a tenth of the limit of 400 MB."""
+    env = cluster()
+    learn(env, "y", 90 * MB)
+    on = {"here": AnnotationSet(workers=["w0"]), "far": AnnotationSet(workers=["w1"])}
+    env.submit({"here": [], "far": [], "y-1": ["here", "far"]}, ["far", "y-1"], annotations=on)
+    env.finish("here", nbytes=215 * MB)
+    env.state.admission.is_short = True
+    y, w0 = env.task("y-1"), env.worker("w0")
+    env.task("far").nbytes = far * MB
+    assert admission.fits(env.state, y, w0) == fits
+
+
 def test_at_most_one_task_of_unknown_size_per_thread_when_memory_is_short() -> None:
     env = cluster(nthreads=2)
     env.submit({"data": []}, annotations={"data": AnnotationSet(workers=["w0"])})

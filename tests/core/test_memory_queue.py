@@ -195,6 +195,25 @@ def test_tasks_that_free_go_before_makers() -> None:
     assert env.states("x-1", "x-2", "x-3") == ["released", "released", "processing"]
 
 
+def test_a_task_that_frees_is_found_behind_many_others() -> None:
+    env = cluster(1, worker_saturation=1.0)
+    learn(env, "copy", 90 * MB)
+    learn(env, "sum", 50 * MB)
+    kept = [f"kept-{i}" for i in range(6)]  # too many inputs for root-ish tasks
+    env.submit({"last": []})
+    env.finish("last", nbytes=90 * MB)
+    env.submit(dict.fromkeys(kept, []))
+    for _ in kept:
+        env.finish(*env.processing("w0"), nbytes=15 * MB)
+    env.submit({"busy": []})
+    graph: Graph = {f"copy-{i}": kept for i in range(1, 40)} | {"sum-1": ["last"]}
+    env.submit(graph, priorities={key: i for i, key in enumerate(graph)})
+    env.release("last")
+    assert env.states("sum-1") == ["queued"]
+    env.finish("busy", nbytes=8)
+    assert env.processing("w0") == ["sum-1"]
+
+
 def test_a_task_goes_to_another_worker_where_it_fits() -> None:
     env = cluster()
     learn(env, "x", 90 * MB)

@@ -43,6 +43,9 @@ WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
 #: A task is expected to free memory when it ends if it uses more than this share of the limit
 #: besides its result.
 LARGE = 0.25
+#: A task that frees as much as it makes and fetches fits if its worker then fetches at most this
+#: share of the limit.
+FETCHED_MAX = 0.1
 #: A worker that cannot hold the result of a task is too small for it if another worker that may run
 #: it can hold more than this multiple. Workers with equal limits differ by their idle process.
 LARGER = 1.25
@@ -111,8 +114,9 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
         if ws in dts.who_has and is_last_use(dts):
             freed += data_nbytes(state, dts)
-    if freed and not missing and freed >= memory.result_nbytes:
-        return True
+    if freed and freed >= memory.result_nbytes + missing:
+        if not missing or missing + ws.network_occ <= FETCHED_MAX * ws.memory_limit:
+            return True
     if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
         return False
     if is_too_small(state, ts, ws):

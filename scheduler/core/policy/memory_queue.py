@@ -24,9 +24,11 @@ from .admission import Condition
 from .fairness import Choice
 from .missing_inputs import MISSING_MAX, missing_inputs
 
-#: Queued tasks considered of those that any worker can run, and of those near each worker or with
-#: the same restrictions.
-ANYWHERE_MAX, NEAR_MAX = 16, 4
+#: Queued tasks considered of those that any worker can run, and with the same restrictions.
+ANYWHERE_MAX, RESTRICTED_MAX = 16, 4
+#: Queued tasks considered of those near workers, and the least number near each. Tasks that free
+#: memory may be behind many others.
+NEAR_MAX, NEAR_MIN = 128, 4
 #: Workers whose queued tasks are considered, and sets of restrictions.
 PLACES_MAX = 32
 #: One of this many workers may have work while a task is sent that does not fit.
@@ -132,11 +134,14 @@ def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
     for heap in (queue.roots, queue.anywhere):
         for ts in heap.first(ANYWHERE_MAX):
             found.setdefault(ts, None)
-    by_place: tuple[dict[Any, Any], ...] = (queue.batches, queue.near, queue.restricted)
-    for heaps in by_place:
-        for place in _first_places(state, heaps):
-            for ts in heaps[place].first(NEAR_MAX):
-                found.setdefault(ts, place)
+    for heaps in (queue.batches, queue.near):
+        workers = _first_places(state, heaps)
+        for ws in workers:
+            for ts in heaps[ws].first(max(NEAR_MIN, NEAR_MAX // len(workers))):
+                found.setdefault(ts, ws)
+    for place in _first_places(state, queue.restricted):
+        for ts in queue.restricted[place].first(RESTRICTED_MAX):
+            found.setdefault(ts, place)
     out: list[Candidate] = []
     for ts, place in found.items():
         priority = ts.priority or (0,)
