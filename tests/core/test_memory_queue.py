@@ -202,7 +202,7 @@ def test_a_task_that_frees_is_found_behind_many_others() -> None:
     kept = [f"kept-{i}" for i in range(6)]  # too many inputs for root-ish tasks
     env.submit({"last": []})
     env.finish("last", nbytes=90 * MB)
-    env.submit(dict.fromkeys(kept, []))
+    env.submit({key: [] for key in kept})
     for _ in kept:
         env.finish(*env.processing("w0"), nbytes=15 * MB)
     env.submit({"busy": []})
