@@ -89,13 +89,16 @@ def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) ->
     """Return the worker that the root-ish task `ts`, without a claim, is sent to; None if it waits.
 
     That is `least`, the least loaded one. If the result is large, it is the least loaded one with a
-    free thread and no short tasks to finish first.
+    free thread and no short tasks to finish first. Slots beyond the threads bridge the time until a
+    worker receives its next task. But a thread then makes new data before it is sent the task that
+    uses the last. Tasks with siblings wait for free threads, too.
     """
     if not _is_alone(state):
         return least
-    if taken_slots(least) >= max(1, least.nthreads) and needs_thread(state, ts, least):
+    is_large = may_wait_for_results(state, ts, least)
+    if taken_slots(least) >= max(1, least.nthreads) and (is_large or has_siblings(state, ts)):
         return None
-    if not may_wait_for_results(state, ts, least):
+    if not is_large:
         return least
     for ws in chain((least,), state.loads.idle_task_count.below(1.0, WORKERS_COMPARED_MAX)):
         if not _has_to_finish(state, ts, ws):
@@ -108,15 +111,8 @@ def _is_alone(state: SchedulerState) -> bool:
     return not state.shares.has_user_priorities and len(state.queued.waiting) <= 1
 
 
-def needs_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether the root-ish task `ts` is sent to `ws` only if it has a free thread.
-
-    Slots beyond the threads bridge the time until a worker receives its next task. But a thread
-    then makes new data before it is sent the task that uses the last. Tasks with siblings wait,
-    too, unless they use results.
-    """
-    if may_wait_for_results(state, ts, ws):
-        return True
+def has_siblings(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether the root-ish task `ts` has siblings and uses no results."""
     if ts.dependencies:
         return False
     consumer = _consumer_of_siblings(state, ts)

@@ -92,10 +92,10 @@ def queued(key: str, facts: Facts) -> str:
     if able:
         return f"{text}: {too_short}. It waits for a slot of {join_names(able)}."
     until = "a worker has a free slot"
-    if queue["needs_thread"]:
+    if queue["has_siblings"]:
         until = "a worker has a free thread"
     if queue["may_wait_for_results"]:
-        until += ", and no short tasks that use results if it has only one"
+        until = "a worker has a free thread, and no short tasks that use results if it has only one"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
     text += f": it is a root task of a large group; the scheduler holds these back until {until}"
