@@ -8,7 +8,11 @@ Durations are modelled by the bytes that a task touches, or with ``--measured`` 
 Printed are the time, the bytes moved and the peak of the bytes held, as ratios to Dask's policy,
 and their geometric means.
 
-``python -m benchmarks.schedules [--only NAME …] [--json]``
+With ``--waits``, chains of tasks are played instead, with and without the rule that root-ish tasks
+with large results wait for free threads and for short tasks. Printed are the time and the peak of
+the bytes held with the rule, as ratios to those without.
+
+``python -m benchmarks.schedules [--only NAME …] [--json | --waits]``
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from .simulated import BYTES_PER_SECOND, Cluster
 N_WORKERS, NTHREADS = 4, 2
 #: As the real workers of the benchmarks have.
 MEMORY_NBYTES = 4 * 10**9
+#: Chains of ``--waits``, and the result of their first tasks, which is large for these workers.
+N_CHAINS, CHUNK_NBYTES = 400, 2_000_000
 #: Random list schedules of which the best of each measurement is taken.
 RANDOM_SCHEDULES = 50
 #: Modelled duration of a task: a constant, and the bytes it reads and returns at a rate.
@@ -137,7 +143,11 @@ def _nested(keys: Any, results: dict[Any, Any]) -> Any:
 
 def simulate(recording: Recording, config: dict[str, Any]) -> Judgement:
     """Play `recording` with the scheduler core."""
-    cluster = Cluster(True, N_WORKERS, NTHREADS, (), MEMORY_NBYTES, **config)
+    return play(Cluster(True, N_WORKERS, NTHREADS, (), MEMORY_NBYTES, **config), recording, config)
+
+
+def play(cluster: Cluster, recording: Recording, config: dict[str, Any]) -> Judgement:
+    """Play `recording` on `cluster`, whose core has the settings `config`."""
     cluster.core.state.drops_replicas = config is not POLICIES["dask"]
     begin = cluster.now
     rows = Rows(priorities=recording.order, producers=set(recording.producers))
@@ -146,6 +156,32 @@ def simulate(recording: Recording, config: dict[str, Any]) -> Judgement:
     )
     cluster.run()
     return Judgement(cluster.now - begin, cluster.moved_nbytes, cluster.peak_nbytes)
+
+
+def chains(seconds: float, numbers: Iterable[int]) -> Recording:
+    """Return chains of a root-ish task that takes `seconds`, and one that takes a fifth of that."""
+    graph: dict[Any, list[Any]] = {("load", i): [] for i in numbers}
+    graph |= {("use", i): [("load", i)] for _, i in graph}
+    order = {key: 2 * key[1] + (key[0] == "use") for key in graph}
+    durations = {key: seconds if key[0] == "load" else seconds / 5 for key in graph}
+    nbytes = {key: CHUNK_NBYTES if key[0] == "load" else 8 for key in graph}
+    return Recording(graph, [key for key in graph if key[0] == "use"], order, [], durations, nbytes)
+
+
+def print_waits() -> None:
+    """Print time and peak of chains, relative to sending root-ish tasks to any free slot."""
+    for nthreads in (1, 2, 4):
+        row = [f"threads per worker: {nthreads}"]
+        for seconds in (0.005, 0.015, 0.05, 0.2):
+            found: list[Judgement] = []
+            for saturation in (1.1, 1.11):
+                config = {"worker_saturation": saturation}
+                cluster = Cluster(True, 8 // nthreads, nthreads, (), MEMORY_NBYTES, **config)
+                play(cluster, chains(seconds, [-1]), config)  # to learn the size of the results
+                found.append(play(cluster, chains(seconds, range(N_CHAINS)), config))
+            time_ratio, _, peak_ratio = ratios(*found)
+            row.append(f"{seconds} s: {time_ratio:.2f} / {peak_ratio:.2f}")
+        print(" | ".join(row), flush=True)
 
 
 class ListSchedule:
@@ -314,7 +350,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--measured", action="store_true", help="use the measured durations")
     parser.add_argument("--random", type=int, default=RANDOM_SCHEDULES, metavar="N")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--waits", action="store_true", help="judge chains of tasks instead")
     options = parser.parse_args(arguments)
+    if options.waits:
+        print_waits()
+        return
     found: dict[str, dict[str, Judgement]] = {}
     for program in PROGRAMS:
         name = program.__name__

@@ -1,8 +1,8 @@
 """Choose the next queued task while workers may run short of memory.
 
 Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
-those that free memory, then those whose results such tasks lack: see ``missing_inputs``. Then those
-of a higher priority go first. Tasks that do not fit are passed over.
+those that free memory, then those whose results are missing for such tasks (``missing_inputs``),
+then those of a higher priority. Tasks that do not fit are passed over.
 If no task fits, workers without tasks that can make room by spilling results are sent one; if few
 workers have tasks that free memory, all free threads of such workers are filled. If few workers
 have any work, the first task is sent where most memory is left, so that the work goes on. A worker

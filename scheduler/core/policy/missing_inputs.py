@@ -1,4 +1,4 @@
-"""Find queued tasks whose results tasks lack that free memory.
+"""Find queued tasks whose results are missing for tasks that free memory.
 
 Dask's order may compute all chunks of one source before those of another with which they are
 combined. If workers run short of memory meanwhile, chunks of the second source free more memory
@@ -34,9 +34,9 @@ MissingInput: TypeAlias = tuple[int, WorkerState]
 
 
 def missing_inputs(state: SchedulerState, queue: ShareQueue) -> dict[TaskState, MissingInput]:
-    """Return the queued tasks of a group that tasks lack which free results on a worker.
+    """Return the queued tasks of a group whose results are missing for tasks that free memory.
 
-    These tasks free at least as much of what workers hold as they make, and at least
+    The latter free at least as much of what workers hold as they make, and at least
     ``LARGE_NBYTES``.
     """
     out: dict[TaskState, MissingInput] = {}
