@@ -158,7 +158,7 @@ def play(cluster: Cluster, recording: Recording, config: dict[str, Any]) -> Judg
     return Judgement(cluster.now - begin, cluster.moved_nbytes, cluster.peak_nbytes)
 
 
-def chains(seconds: float, numbers: Iterable[int]) -> Recording:
+def load_and_use(seconds: float, numbers: Iterable[int]) -> Recording:
     """Return chains of a root-ish task that takes `seconds`, and one that takes a fifth of that."""
     graph: dict[Any, list[Any]] = {("load", i): [] for i in numbers}
     graph |= {("use", i): [("load", i)] for _, i in graph}
@@ -177,8 +177,10 @@ def print_waits() -> None:
             for saturation in (1.1, 1.11):
                 config = {"worker_saturation": saturation}
                 cluster = Cluster(True, 8 // nthreads, nthreads, (), MEMORY_NBYTES, **config)
-                play(cluster, chains(seconds, [-1]), config)  # to learn the size of the results
-                found.append(play(cluster, chains(seconds, range(N_CHAINS)), config))
+                play(
+                    cluster, load_and_use(seconds, [-1]), config
+                )  # to learn the size of the results
+                found.append(play(cluster, load_and_use(seconds, range(N_CHAINS)), config))
             time_ratio, _, peak_ratio = ratios(*found)
             row.append(f"{seconds} s: {time_ratio:.2f} / {peak_ratio:.2f}")
         print(" | ".join(row), flush=True)

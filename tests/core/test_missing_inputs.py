@@ -1,4 +1,4 @@
-"""Queued tasks whose results tasks lack that free memory go first while memory is short."""
+"""Inputs that are missing for tasks that free memory go first while memory is short."""
 
 from __future__ import annotations
 

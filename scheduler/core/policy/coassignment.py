@@ -120,9 +120,10 @@ def has_siblings(state: SchedulerState, ts: TaskState) -> bool:
 
 
 def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether others use the result of the root-ish task `ts`, and it is large for `ws`.
+    """Return whether the root-ish task `ts` may wait for tasks on `ws` that use results.
 
-    Then `ts` waits for tasks that use results, unless that is turned off.
+    It may if other tasks use its result, the result is large for `ws`, and waiting is not turned
+    off.
     """
     large = LARGE_PART * ws.memory_limit / max(1, ws.nthreads)
     if not large or ts.group.prefix.memory.result_nbytes < large:

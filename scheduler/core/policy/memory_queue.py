@@ -3,7 +3,8 @@
 Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
 those that free memory, then those whose results are missing for such tasks (``missing_inputs``),
 then those of a higher priority. Tasks that do not fit are passed over.
-If no task fits, workers without tasks that can make room by spilling results are sent one; if few
+
+If no task fits, workers without tasks that can make room by spilling results are sent one. If few
 workers have tasks that free memory, all free threads of such workers are filled. If few workers
 have any work, the first task is sent where most memory is left, so that the work goes on. A worker
 that cannot hold the result of a task does not get it while a larger worker may run it.
