@@ -160,12 +160,12 @@ def test_dead_standby_is_replaced(start_durable: StartDurable, tmp_path: Path) -
 
 
 def wait_for_standby(folder: Path) -> int:
-    """Wait until the scheduler has a standby. Return the process id of that."""
+    """Wait until the scheduler has a standby that is ready. Return the process id of that."""
     deadline = time.monotonic() + 60
     while True:
         for process in reversed(psutil.Process(pid(folder)).children()):
             with contextlib.suppress(psutil.NoSuchProcess):  # ended, or about to
-                if "standby" in process.cmdline()[0]:
+                if process.cmdline()[0] == "paceline standby":
                     return process.pid
         assert time.monotonic() < deadline, "there is no standby"
         time.sleep(0.1)

@@ -22,7 +22,7 @@ from paceline.scheduler.server.comm.tcp import TcpComm
 from paceline.scheduler.server.durable.channel.deaths import Death, DeathKind, Deaths
 from paceline.scheduler.server.durable.channel.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.channel.kept import Kept
-from paceline.scheduler.server.durable.channel.messages import greeting
+from paceline.scheduler.server.durable.channel.messages import STANDBY_SOON, greeting
 from paceline.scheduler.server.durable.keeper.standbys import Standby, Standbys
 from paceline.scheduler.server.durable.log.segments import Log, remove_segments
 from paceline.scheduler.server.durable.recovery.recorded_connection import RecordedConnection
@@ -308,6 +308,21 @@ def test_standby_of_another_release_gets_no_template(
         waking.result()
     standbys.end()
     assert spawned == ([] if release == build.description() else ["module"])
+
+
+def test_standby_that_ends_before_it_is_ready_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, scheduler_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    standbys = Standbys(tmp_path, Kept())
+    standbys.add(ours, 1)
+    theirs.close()
+    with channel, scheduler_end:
+        standbys.handle([ours], channel, None)
+        assert scheduler_end.recv(100) == STANDBY_SOON
+    assert "ended before it was ready" in caplog.text
+    assert not standbys.socks
 
 
 def test_buffers_number_their_messages() -> None:

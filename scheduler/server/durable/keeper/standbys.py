@@ -143,6 +143,7 @@ class Standbys:
                 self.is_trimmed = upcoming.segment > 1
                 self.remove_segments(upcoming.segment, upgrade_segment)
             else:
+                logger.error("A standby process has ended before it was ready")
                 upcoming.end()
                 request_standby(channel)
         elif self.current is not None and self.current.sock in ready:

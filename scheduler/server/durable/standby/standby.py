@@ -122,7 +122,7 @@ def begin(sock: socket.socket, comm_fds: Container[int] = ()) -> None:
         sock: socket to the keeper.
         comm_fds: descriptors of comms, which are not used again. Their numbers become free.
     """
-    setproctitle("paceline standby")
+    setproctitle("paceline standby, not ready yet")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -165,6 +165,7 @@ def wait(
     while True:
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended
             sock.send(greeting(build.description()))
+        setproctitle("paceline standby")
         found = keeper.receive_successor(sock, write_snapshot)
         if found is None:
             os._exit(0)
