@@ -105,6 +105,32 @@ def test_progress_bars_go_on(start_durable: StartDurable, tmp_path: Path) -> Non
         assert (bar.status, client.scheduler_info()["restarts"]) == ("finished", 1)
 
 
+def backpressured_workers(dask_scheduler: object) -> list[str]:
+    workers = dask_scheduler.server.state.workers
+    return [address for address, ws in workers.items() if ws.backpressured]
+
+
+def test_worker_that_reads_again_gets_tasks(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable(DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="inf")
+    with Client(cluster.address, set_as_default=False) as client:
+        address = client.submit(get_address).result(timeout=30)
+        process = client.run(os.getpid, workers=[address])[address]
+        futures = []
+        os.kill(process, signal.SIGSTOP)
+        try:
+            while not client.run_on_scheduler(backpressured_workers):
+                assert len(futures) < 100
+                futures.append(client.submit(len, os.urandom(900_000), workers=[address]))
+            with stopped_keeper(tmp_path):
+                kill(tmp_path)
+                os.kill(process, signal.SIGCONT)
+                time.sleep(1)  # it reads what the process has written, so that the rest fits
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert client.gather(futures) == [900_000] * len(futures)
+        assert client.submit(inc, 1, workers=[address]).result(timeout=30) == 2
+
+
 def test_standby_continues(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="100")
     with Client(cluster.address, set_as_default=False) as client:

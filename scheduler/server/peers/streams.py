@@ -365,6 +365,11 @@ class WorkerStream(Stream):
             )
             self.peer.server.loop.call_soon(self._driver.feed, failed, self.name)
 
+    def continue_from(self, messages: list[Any], unwritten: list[Any], n_written: int) -> None:
+        """See ``Stream``. The connection may have become writable since the process died."""
+        self._is_backpressured = self.peer.server.state.workers[self.name].backpressured
+        super().continue_from(messages, unwritten, n_written)
+
     def paused(self) -> None:
         self._unread_timer.start()
         self._set_backpressured(True)

@@ -103,6 +103,8 @@ class Adoption:
         if self.peer.connection.phase != "handshake" and not self.peer.closed:
             self.peer.admit()
         self.peer.apply_pauses()
+        if self._stream is not None:
+            self.peer.resume_soon()  # the worker may have been backpressured
 
     def _continue_requests(self, known: RecordedConnection) -> None:
         """Reply to the requests that are not done."""
