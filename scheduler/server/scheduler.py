@@ -308,7 +308,8 @@ class Scheduler:
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
         if self._config.work_stealing:
-            work_stealing.WorkStealing(server.plugins.facade).begin()
+            stealing = work_stealing.WorkStealing(server.plugins.facade)
+            stealing.begin(is_new=recorded is None)
         await self.preloads.start()
         if self.jupyter:
             os.environ["DASK_SCHEDULER_ADDRESS"] = self.contact_addresses[-1]  # kernels inherit it

@@ -241,6 +241,17 @@ async def test_plugins_that_start_slowly(
     assert "The scheduler plugin late did not start within 1 s" in caplog.text
 
 
+async def test_work_stealing_stays_off(scheduler: Scheduler, tmp_path: Path) -> None:
+    scheduler.periodic_callbacks["stealing"].stop()
+    commit(scheduler)
+    async with succeeded(scheduler, tmp_path) as successor:
+        assert not successor.server.state.stealing.running
+        callback = successor.periodic_callbacks["stealing"]
+        assert not callback.is_running()
+        callback.start()
+        assert successor.server.state.stealing.running
+
+
 def add(dask_scheduler: Any) -> None:
     dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
 

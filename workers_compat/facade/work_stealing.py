@@ -67,10 +67,13 @@ class WorkStealing:
 
     # Commands
 
-    def begin(self) -> None:
-        """Start periodic balancing, unless it is running."""
-        if NAME not in self.scheduler.periodic_callbacks:
-            self.scheduler.periodic_callbacks[NAME] = callback = Callback(self)
+    def begin(self, is_new: bool = True) -> None:
+        """Start periodic balancing, unless it is running.
+
+        The core's balancing stays as it is unless the scheduler ``is_new``.
+        """
+        callback = self.scheduler.periodic_callbacks.setdefault(NAME, Callback(self))
+        if is_new:
             callback.start()
 
     def start(self, scheduler: Any = None) -> Awaitable[None]:
