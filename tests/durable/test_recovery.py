@@ -252,6 +252,21 @@ async def test_work_stealing_stays_off(scheduler: Scheduler, tmp_path: Path) -> 
         assert successor.server.state.stealing.running
 
 
+async def test_configured_worker_plugin_that_was_removed_stays_away(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    name = "paceline-worker-end"
+    await plugins.unregister_worker_plugin(scheduler.server, name)
+    commit(scheduler)
+    async with succeeded(scheduler, tmp_path) as successor:
+        assert name not in successor.server.request_state.worker_plugins
+        commit(successor)
+        async with succeeded(successor, tmp_path / "copy") as next_one:
+            assert name not in next_one.server.request_state.worker_plugins
+            await plugins.register_worker_plugin(next_one.server, b"pickle", name)
+            assert next_one.server.recorder.to_continue["worker", name] == b"pickle"
+
+
 def add(dask_scheduler: Any) -> None:
     dask_scheduler.add_plugin(SchedulerPlugin(), name="lost")
 

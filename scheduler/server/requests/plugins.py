@@ -12,6 +12,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.server_api import NO_REPLY, Handler, NoReply, ServerApi
+from paceline.workers_compat.config.config import worker_plugins
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
 from . import diagnostics, memory_sampler, restart
@@ -22,6 +23,10 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Time within which a plugin of the scheduler must start again, seconds. The peers wait for it.
 START_SECONDS = 30.0
+
+#: Recorded instead of a worker plugin of the configuration that was removed. A successor would
+#: otherwise add it again.
+REMOVED = b""
 
 #: Kind of an activity for a client that another process of the scheduler has begun -> function that
 #: continues it, from its name and what was recorded of it.
@@ -81,7 +86,7 @@ async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, An
     """Remove a plugin from all workers. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.worker_plugins.pop(name, None) is None:
         raise ValueError(f"The worker plugin {name} does not exist")
-    server.recorder.continued("worker", name, None)
+    server.recorder.continued("worker", name, REMOVED if name in worker_plugins() else None)
     return await broadcast(server, m.PluginRemove(name=name))
 
 
@@ -188,7 +193,10 @@ async def restore_plugins_and_activities(
                 logger.exception("The scheduler plugin %s cannot be started again", name)
         else:
             pickled = state.worker_plugins if kind == "worker" else state.nanny_plugins
-            pickled[name] = plugin
+            if plugin == REMOVED:
+                pickled.pop(name, None)
+            else:
+                pickled[name] = plugin
             server.recorder.continued(kind, name, plugin)  # for the successor of this process
 
 
