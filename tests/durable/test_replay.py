@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from paceline.scheduler.server.durable.recovery.recorded_connection import (
     RecordedConnection,
 )
 from paceline.scheduler.server.durable.recovery.replay import RecordedState, Replay, RunStart
+from paceline.scheduler.server.durable.standby.standby import capture
 from paceline.scheduler.server.peers.connection_factory import ConnectionFactory
 
 from tests.support.fake_peers import Peer, until, worker
@@ -250,6 +252,44 @@ def test_stream_with_a_fault_does_not_end_the_recovery(tmp_path: Path) -> None:
     for record in records:
         replay.record(record)
     assert (recorded.last_graph_id, known.written, recorded.n_turns) == (1, 6, 0)
+
+
+may_compile = threading.Event()
+
+
+def wait_to_compile() -> bool:
+    return may_compile.wait(30)
+
+
+class CompilesSlowly:
+    """An argument whose unpickling waits for ``may_compile``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return wait_to_compile, ()
+
+
+async def test_graph_that_is_compiled_keeps_the_time_of_its_arrival(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    """Its deadline counts from there."""
+    server = scheduler.server
+    assert server.durability is not None
+    async with Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
+        future = client.submit(type, CompilesSlowly(), pure=False)
+        stream: Any = server.driver.client_streams[client.id]
+        await until(lambda: stream.pending_graphs)
+        received_at = stream.pending_graphs[0].received_at
+        await asyncio.sleep(1)
+        captured = capture(server, server.durability.start)
+        (graph,) = captured.streams["client", client.id].messages
+        assert graph.received_at == received_at
+        (graph,) = replayed(scheduler, tmp_path).streams["client", client.id].messages
+        assert received_at - 0.5 < graph.received_at <= received_at
+        stream.pending_graphs.clear()
+        stream.continue_from([graph], [], 0)
+        assert stream.pending_graphs[0].received_at == graph.received_at
+        may_compile.set()
+        future.release()
 
 
 async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class PendingUpdateGraph:
     Attributes:
         keys: the keys that the client wants of it.
         message: the ``UpdateGraph`` message.
+        received_at: when it arrived, in seconds since the epoch.
         started: when it was submitted to the graph compilers (``time.perf_counter``).
         outcome: its commit, its failure or ``GraphDropped``, once there is one.
         outcome_frames: the outcome as the graph compiler sent it, if it did.
@@ -65,6 +66,7 @@ class PendingUpdateGraph:
     graph_id: int
     keys: Collection[Any]
     message: Any = None
+    received_at: float = 0.0
     started: float = field(default_factory=time.perf_counter)
     outcome: Any = None
     outcome_frames: Frames | None = None
@@ -173,7 +175,7 @@ class ClientStream(Stream):
     def handle_other(self, message: Any) -> None:
         if type(message) is m.UpdateGraph:
             self._recorder.other(self.peer.comm.number, m.UpdateGraph.__name__)
-            self._update_graph(message, next(self.peer.server.graph_ids))
+            self._update_graph(message, next(self.peer.server.graph_ids), self._driver.clock())
         elif type(message) is m.UpdateData:
             self.feed_core([data_placed(message, self.name)])
         else:
@@ -184,17 +186,17 @@ class ClientStream(Stream):
         """The number of the client's graphs that are being compiled."""
         return sum(1 for graph in self.pending_graphs if graph.graph_id and graph.outcome is None)
 
-    def _update_graph(self, message: Any, graph_id: int) -> None:
+    def _update_graph(self, message: Any, graph_id: int, received_at: float) -> None:
         server = self.peer.server
         fields = msgspec.structs.asdict(message)
         del fields["stimulus_id"]
         request = CompileRequest(
             **{**fields, "client": self.name},
             graph_id=graph_id,
-            received_at=self._driver.clock(),
+            received_at=received_at,
             validate=server.state.config.validate,
         )
-        self.pending_graphs.append(PendingUpdateGraph(graph_id, request.keys, message))
+        self.pending_graphs.append(PendingUpdateGraph(graph_id, request.keys, message, received_at))
         self._n_waiting += 1
         self._pause_if_many_wait()
         server.graph_compilers.compile(request, self._compiled)
@@ -210,14 +212,17 @@ class ClientStream(Stream):
             self._handle_all(waiting)
             waiting = []
             self._driver.feed(stimuli.GraphRestarted(message.graph_id), self.name)
-            self._update_graph(message.message, message.graph_id)
+            received_at = message.received_at or self._driver.clock()
+            self._update_graph(message.message, message.graph_id, received_at)
         self._handle_all(waiting)
 
     def capture(self, connection: RecordedConnection, recorded: RecordedState) -> None:
         """See ``EventHandler``. The messages behind graphs precede those of the inbox."""
         for graph in self.pending_graphs:
             if not graph.is_fed:
-                connection.messages.append(CompilingGraph(graph.graph_id, graph.message))
+                connection.messages.append(
+                    CompilingGraph(graph.graph_id, graph.message, graph.received_at)
+                )
             connection.messages += graph.blocked_messages
         super().capture(connection, recorded)
 

@@ -29,10 +29,13 @@ class CompilingGraph(NamedTuple):
 
     Attributes:
         message: the ``UpdateGraph`` message.
+        received_at: time of its arrival, or of the last turn before it, in seconds since the epoch;
+            0 if another release has not recorded it.
     """
 
     graph_id: int
     message: Any
+    received_at: float = 0.0
 
 
 #: Counters of connections that the keeper does not hold. None of their output is written again.

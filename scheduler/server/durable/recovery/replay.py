@@ -222,7 +222,9 @@ class Replay:
             return
         index, message = found
         if type(message) is m.UpdateGraph:
-            known.messages[index] = CompilingGraph(self.recorded.last_graph_id, message)
+            known.messages[index] = CompilingGraph(
+                self.recorded.last_graph_id, message, self.recorded.now
+            )
         else:
             del known.messages[index]
             self._forget(known)
