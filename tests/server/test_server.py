@@ -68,6 +68,17 @@ async def test_performance_report_that_began_before_a_restart(scheduler: Schedul
     assert "Dask Performance Report" in await peer.request(request)
 
 
+async def test_queries_resolve_host_names(scheduler: Scheduler) -> None:
+    address = "tcp://127.0.0.1:1"
+    _connected = await worker(scheduler, address=address)
+    peer = await Peer.connect(scheduler)
+    for name in ("localhost:1", "tcp://localhost:1"):
+        assert await peer.request({"op": "has_what", "workers": [name]}) == {address: ()}
+        assert await peer.request({"op": "processing", "workers": [name]}) == {address: ()}
+        assert await peer.request({"op": "ncores", "workers": [name]}) == {address: 2}
+        assert await peer.request({"op": "ncores_running", "workers": [name]}) == {address: 2}
+
+
 async def test_workers_with_numbers_as_names(scheduler: Scheduler) -> None:
     """`SpecCluster` names workers by numbers."""
     address = "tcp://127.0.0.1:1"

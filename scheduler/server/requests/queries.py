@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol import messages as m
@@ -10,7 +11,7 @@ from paceline.scheduler.core.inspection.explain import explain, explain_all
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.server_api import Handler, ServerApi
 
-from .handler_parts import reads
+from .handler_parts import reads, worker_address
 
 
 def handle_identity(server: ServerApi, request: m.Identity, peer: Peer) -> dict[str, Any]:
@@ -27,15 +28,27 @@ def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[st
     return explain(server.state, request.key, server.now(), server.driver.n_compiling)
 
 
+def _reads_workers(query: Callable[..., Any]) -> Handler:
+    """Return a handler that calls ``query(server.state, addresses)``; host names are resolved."""
+
+    def handle(server: ServerApi, request: Any, peer: Peer) -> Any:
+        workers = request.workers
+        if workers is not None:
+            workers = [worker_address(server, worker) for worker in workers]
+        return query(server.state, workers)
+
+    return handle
+
+
 HANDLERS: dict[type, Handler] = {
     m.Echo: lambda server, request, peer: request.data,
     m.Identity: handle_identity,
     m.WhoHas: reads(queries.who_has),
-    m.HasWhat: reads(queries.has_what),
-    m.Ncores: reads(queries.ncores),
-    m.NcoresRunning: reads(queries.ncores_running),
+    m.HasWhat: _reads_workers(queries.has_what),
+    m.Ncores: _reads_workers(queries.ncores),
+    m.NcoresRunning: _reads_workers(queries.ncores_running),
     m.NbytesRequest: reads(queries.nbytes),
-    m.Processing: reads(queries.processing),
+    m.Processing: _reads_workers(queries.processing),
     m.GetTaskStatus: lambda server, request, peer: queries.get_task_status(
         server.state, request.keys or ()
     ),
