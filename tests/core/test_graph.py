@@ -265,6 +265,18 @@ def test_a_graph_that_cannot_be_compiled(duo: Env) -> None:
     assert (40, "broken pickle") in duo.lines
 
 
+def test_a_graph_that_cannot_be_compiled_leaves_tasks_of_others_alone(duo: Env) -> None:
+    duo.client("bob")
+    duo.submit({"x": [], "y": []}, client="bob")
+    duo.finish("x")
+    duo.take()
+    failed = GraphFailed(7, ["x", "y"], "alice", fake_error("broken"), None, "broken pickle")
+    duo.turn(failed, "alice")
+    duo.expect("alice: task-erred x: broken", "alice: task-erred y: broken")
+    duo.finish("y")
+    duo.expect("bob: key-in-memory y")
+
+
 def test_a_commit_that_fails_does_not_block_the_next_graph(duo: Env) -> None:
     broken = duo.rows({"x": []})[-1]  # without its rows
     with pytest.raises(IndexError):

@@ -101,7 +101,10 @@ def handle_graph_dropped(turn: Turn, message: GraphDropped) -> None:
 
 
 def handle_graph_failed(turn: Turn, failed: GraphFailed) -> None:
-    """Report a graph that could not be compiled to its client and others that want its keys."""
+    """Report a graph that could not be compiled to its client and others that wait for its keys.
+
+    Clients that want a key of an earlier graph or of scattered data do not wait for this one.
+    """
     state = turn.state
     state.graphs.pop(failed.graph_id, None)
     turn.log_event(
@@ -112,7 +115,9 @@ def handle_graph_failed(turn: Turn, failed: GraphFailed) -> None:
     for key in failed.keys:
         report = TaskErredReport(key=key, exception=failed.exception, traceback=failed.traceback)
         ts = state.tasks.get(key)
-        names = [cs.client_key for cs in ts.who_wants] if ts is not None else []
+        names: list[str] = []
+        if ts is not None and ts.run_spec is None and not ts.who_has:
+            names += [cs.client_key for cs in ts.who_wants]
         if failed.client not in names:
             names.append(failed.client)
         for name in names:
