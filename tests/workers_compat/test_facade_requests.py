@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from dask._task_spec import Task
+from distributed import Client, Worker
+from distributed.comm import connect
 from paceline.workers_compat.facade.stock_calls import build_request
 from paceline.workers_compat.facade.stream_views import build_message
 
@@ -66,6 +68,46 @@ async def test_replaced_request_handlers(world):
     assert (await world.client.scheduler.identity())["id"] == world.scheduler.id
     assert await world.client.who_has([future]) == {future.key: (world.worker.address,)}
     assert called == []
+
+
+async def test_replaced_registrations(world):
+    """A function gets the connection of a request, and can pass it to the built-in handler."""
+    handlers, called = world.facade.handlers, []
+
+    def replace(op):
+        original = handlers[op]
+
+        async def wrapped(comm, **arguments):
+            called.append((op, comm.closed()))
+            return await original(comm, **arguments)
+
+        handlers[op] = wrapped
+
+    ops = ["register-client", "register-worker"]
+    for op in ops:
+        replace(op)
+    async with (
+        Worker(world.scheduler.address, name="second") as worker,
+        Client(world.scheduler.address, asynchronous=True) as client,
+    ):
+        future = client.submit(lambda: 5, workers=["second"])
+        assert await asyncio.wait_for(future, 20) == 5
+        assert worker.address in world.facade.workers
+    assert sorted(set(called)) == [(op, False) for op in ops]
+    for op in ops:
+        del handlers[op]
+
+
+async def test_handlers_write_to_the_connection(world):
+    async def subscribe(comm, x):
+        await comm.write([x, comm.peer_address])
+        await asyncio.Event().wait()  # until the connection is lost
+
+    world.facade.handlers["subscribe"] = subscribe
+    comm = await connect(world.scheduler.address)
+    await comm.write({"op": "subscribe", "x": 5})
+    assert await asyncio.wait_for(comm.read(), 20) == (5, comm.local_address)
+    await comm.close()
 
 
 async def test_messages_to_workers_and_clients(world):

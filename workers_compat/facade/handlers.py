@@ -21,6 +21,7 @@ from paceline.workers_compat.security.unpickling import deserialize
 from .hook_arguments import as_arguments
 from .server_port import FacadeServer
 from .stock_calls import request_signature
+from .stream_views import RequestComm
 
 #: Ops handled by a method of the facade that does more than the request -> the method.
 FACADE_METHODS = MappingProxyType(
@@ -108,7 +109,7 @@ class RequestHandlers(HandlerTable):
         if self.is_added(op):
             self._replaced[known.cls] = original
             self._server.handlers[known.cls] = lambda server, message, peer: self.handle(
-                op, as_arguments(message)
+                op, as_arguments(message), peer
             )
         else:
             del self._replaced[known.cls], self._server.handlers[known.cls]
@@ -120,12 +121,17 @@ class RequestHandlers(HandlerTable):
         handlers = self._server.handlers
         return self._replaced.get(message_type, handlers.get(message_type))
 
-    def handle(self, op: str, raw: Mapping[str, Any]) -> Any:
-        """Call the added function with the arguments of a request. Raise KeyError without one."""
+    def handle(self, op: str, raw: Mapping[str, Any], peer: Any) -> Any:
+        """Call the added function with the arguments of a request. Raise KeyError without one.
+
+        A function with a parameter for the connection can write to `peer`, and pass it to the
+        built-in handler.
+        """
         function = self._added[op]
         omitted = ("op", *REQUEST_FIELDS)
         arguments = {name: deserialize(x) for name, x in raw.items() if name not in omitted}
-        return function(*[None] * _expects_comm(function), **arguments)
+        comm = [RequestComm(peer)] if _expects_comm(function) else []
+        return function(*comm, **arguments)
 
 
 class StreamHandlers(HandlerTable):

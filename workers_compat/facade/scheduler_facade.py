@@ -36,6 +36,7 @@ from .stock_calls import (
     comm_of,
     stock_value,
 )
+from .stream_views import RequestComm
 from .views import ReadOnlyDict
 
 logger = logging.getLogger("distributed.scheduler")
@@ -125,7 +126,8 @@ class SchedulerFacade(ClusterCommands):
         if handler is None:
             client = getattr(message, "client", None) or ""
             return self.deferring_server.request(message, client)
-        peer = CallingPeer(comm_of(message_type, args, kwargs))
+        comm = comm_of(message_type, args, kwargs)
+        peer = comm.peer if isinstance(comm, RequestComm) else CallingPeer(comm)
         return handler(self.deferring_server, message, peer)
 
     def get_profile_metadata(

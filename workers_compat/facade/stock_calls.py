@@ -36,7 +36,15 @@ COMM_OPS = frozenset(
 )
 #: Ops whose method is a coroutine in stock, and whose handler here returns a plain value.
 COROUTINE_OPS = frozenset(
-    ("get_story", "shuffle_barrier", "terminate", "unregister_scheduler_plugin")
+    (
+        "connection_stream",
+        "get_story",
+        "register-client",
+        "register-worker",
+        "shuffle_barrier",
+        "terminate",
+        "unregister_scheduler_plugin",
+    )
 )
 #: Names of stock's methods -> the op that each serves, if the names differ.
 METHODS = MappingProxyType(

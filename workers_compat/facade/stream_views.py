@@ -7,6 +7,8 @@ from typing import Any
 from distributed.comm import CommClosedError
 from paceline.protocol.catalogue import TABLES
 
+from .stock_calls import StockCoroutine
+
 
 class StreamView:
     """The stream of a worker or client, with the methods of stock's ``BatchedSend``."""
@@ -58,6 +60,26 @@ class CommView:
     def abort(self) -> None:
         """Close the connection at once."""
         self._peer.comm.abort("aborted by a program")
+
+
+class RequestComm(CommView):
+    """The connection of a request, for functions in ``handlers`` that take one.
+
+    It has no ``read``. ``peer`` is the server's object, for the built-in handlers.
+    """
+
+    __slots__ = ()
+
+    @property
+    def peer(self) -> Any:
+        return self._peer
+
+    def write(self, msg: Any, serializers: Any = None, on_error: Any = None) -> StockCoroutine:
+        """Send a message. Await until the peer reads. Raise CommClosedError without connection."""
+        if self.closed():
+            raise CommClosedError(f"{self!r} is closed")
+        self._peer.send(msg)
+        return StockCoroutine(self._peer.drained())
 
 
 def build_message(direction: Any, message: Any) -> Any:

@@ -376,7 +376,7 @@ class RpcHandler(EventHandler):
         op = op_name(message)
         handlers = server.plugins.facade.handlers
         if isinstance(message, m.UnknownMessage) and handlers.is_added(op):
-            return handlers.handle(op, message.raw)
+            return handlers.handle(op, message.raw, self._peer)
         if isinstance(message, m.UnknownMessage) and op not in TABLES["scheduler_rpc"]:
             logger.warning("No handler %s found in Scheduler", op)
             return None
