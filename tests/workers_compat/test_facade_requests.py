@@ -110,6 +110,13 @@ async def test_handlers_write_to_the_connection(world):
     await comm.close()
 
 
+@pytest.mark.parametrize("op", ["update-graph", "update-data"])
+async def test_stream_handlers_without_an_effect_are_errors(world, op):
+    with pytest.raises(ValueError, match=op):
+        world.facade.stream_handlers[op] = print
+    assert op not in world.facade.stream_handlers
+
+
 async def test_messages_to_workers_and_clients(world):
     event = {"op": "event", "topic": "t", "event": (1.0, "hello")}
     got = []

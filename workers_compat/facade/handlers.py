@@ -146,6 +146,13 @@ class StreamHandlers(HandlerTable):
         self._core_types = frozenset(server.core.handlers)
         self.replaced: frozenset[type] = frozenset()
 
+    def __setitem__(self, op: str, function: Callable[..., Any]) -> None:
+        """Add a function. Raise ValueError if it would get no messages of this op."""
+        is_known = any(op in TABLES[direction] for direction, _ in ROLES)
+        if is_known and self._core_type(op) is None:
+            raise ValueError(f"the handler of {op!r} cannot be replaced")
+        super().__setitem__(op, function)
+
     def built_in(self, op: str) -> Callable[..., Any]:
         """Return a function that feeds the message to the core; the sender is an argument."""
         if (found := self._core_type(op)) is None:
