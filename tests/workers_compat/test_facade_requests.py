@@ -117,6 +117,12 @@ async def test_stream_handlers_without_an_effect_are_errors(world, op):
     assert op not in world.facade.stream_handlers
 
 
+async def test_rpc_is_a_context_manager(world):
+    async with world.facade.rpc(world.worker.address) as rpc:
+        assert (await rpc.identity())["type"] == "Worker"
+    await rpc.close_rpc()
+
+
 async def test_messages_to_workers_and_clients(world):
     event = {"op": "event", "topic": "t", "event": (1.0, "hello")}
     got = []

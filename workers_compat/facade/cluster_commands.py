@@ -46,8 +46,15 @@ class RemoteHandlers:
 
         return request
 
-    def close_rpc(self) -> None:
+    def close_rpc(self) -> StockCoroutine:
         """Do nothing: connections belong to the server."""
+        return StockCoroutine(None)
+
+    def __aenter__(self) -> StockCoroutine:
+        return StockCoroutine(self)
+
+    def __aexit__(self, *exc_info: object) -> StockCoroutine:
+        return self.close_rpc()
 
 
 class ClusterCommands(StateAttributes):
