@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .backend import Backend, BackendContext, BackendError, BackendFull, Capacity, Fetched, Stored
+from .backend import (
+    Backend,
+    BackendContext,
+    BackendError,
+    BackendFull,
+    Capacity,
+    Fetched,
+    Source,
+    Stored,
+    ValueGone,
+)
 from .plugin import Transfer, preload
 from .settings import Rule
 
@@ -21,8 +31,10 @@ __all__ = [
     "Capacity",
     "Fetched",
     "Rule",
+    "Source",
     "Stored",
     "Transfer",
+    "ValueGone",
 ]
 
 
