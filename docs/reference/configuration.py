@@ -27,7 +27,8 @@ The keys of [Dask's configuration](https://docs.dask.org/en/stable/configuration
 scheduler reads. Set them in YAML files, with `dask.config.set`, or as environment variables:
 `paceline.scheduler.retire-running` is `DASK_PACELINE__SCHEDULER__RETIRE_RUNNING`. They are read
 when the scheduler starts. An invalid value stops the start, with an error that names the key, the
-origin of the value and what is accepted. An unknown key causes a warning.
+origin of the value and what is accepted. An unknown key of `paceline`, `distributed.scheduler` or
+`distributed.comm` causes a warning.
 
 A duration is a text such as `5 minutes` or `500ms`, or a number of seconds; for some keys of
 distributed it is a number of milliseconds, as with stock. A size is a text such as `10 MiB`, or a

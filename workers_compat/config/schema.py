@@ -245,7 +245,7 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     ),
     "paceline.scheduler.memory-admission": (
         ValueType(
-            "a number up to 1, or false",
+            "a number above 0 and up to 1, or false",
             lambda value: value is False or (value is not True and 0 < float(value) <= 1),
         ),
         "Part of the memory limit of a worker up to which it is sent tasks; false turns this off. "
