@@ -294,8 +294,8 @@ def functions() -> list[FunctionType]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, help="stop after so many")
-    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument("--inputs", type=int, help="stop after this number of inputs")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--own", action="store_true", help="own mutations, even where atheris is")
     options = parser.parse_args()
