@@ -161,3 +161,20 @@ async def test_hooks_see_that_a_silent_worker_was_removed(scheduler: Scheduler) 
         while not seen:
             await asyncio.sleep(0.01)
     assert seen == ["check-worker-ttl"]
+
+
+class RefusesToAnswer(SchedulerPlugin):
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        raise LookupError("no answer")
+
+
+async def test_no_worker_is_closed_without_the_answer_of_a_plugin(
+    scheduler: Scheduler, client: Client
+) -> None:
+    scheduler.add_plugin(RefusesToAnswer(), name="refuses")
+    with pytest.raises(LookupError, match="no answer"):
+        await client.scheduler.workers_to_close(n=1)
+    with pytest.raises(LookupError, match="no answer"):
+        await client.retire_workers(n=1)
+    scheduler.remove_plugin("refuses")
+    assert len(await client.scheduler.workers_to_close(n=1)) == 1

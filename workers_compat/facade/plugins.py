@@ -244,9 +244,12 @@ class Plugins:
                 self._call("log_event", record[1], deserialize(record[2]))
 
     def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
-        """Return those of the worker views that plugins allow to retire."""
+        """Return those of the worker views that plugins allow to retire.
+
+        An exception of a plugin is raised: without its answer, no worker may be closed.
+        """
         for hook in list(self._hooks["valid_workers_downscaling"]):
-            found = self._call_one(hook, "valid_workers_downscaling", (self.scheduler, workers), {})
+            found = hook(self.scheduler, workers)
             if found is not None:
                 workers = list(found)
         return workers
