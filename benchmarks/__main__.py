@@ -57,6 +57,14 @@ def main() -> None:
     parser.add_argument(
         "--paceline", default=shlex.join(PACELINE), help="command of the scheduler to measure"
     )
+    parser.add_argument(
+        "--layout",
+        type=int,
+        nargs=2,
+        default=quality.LAYOUT,
+        metavar=("WORKERS", "THREADS"),
+        help="workers of --only quality, and threads of each",
+    )
     options = parser.parse_args()
     if options.write and options.only:
         parser.error("--write replaces all tables of the page, so it cannot be used with --only")
@@ -70,7 +78,7 @@ def main() -> None:
         sizes = latency.SMOKE if options.smoke else latency.Sizes()
         parts.append(latency_table(sizes, *commands))
     if options.only == "quality":  # its results are in docs/scheduling.md
-        parts += quality_tables(options.smoke, *commands)
+        parts += quality_tables(options.smoke, tuple(options.layout), *commands)
     print("\n" + "\n".join(parts))
     if options.write:
         report.write(options.write, parts)
@@ -106,7 +114,9 @@ def latency_table(sizes: latency.Sizes, stock: list[str], paceline: list[str]) -
     return report.latency(sizes, theirs, ours)
 
 
-def quality_tables(smoke: bool, stock: list[str], paceline: list[str]) -> list[str]:
+def quality_tables(
+    smoke: bool, layout: tuple[int, int], stock: list[str], paceline: list[str]
+) -> list[str]:
     """Measure transfers, memory and time of real programs on both schedulers."""
     larger = {program.__name__: program for program in quality_programs.PROGRAMS}
     sets = {
@@ -118,8 +128,9 @@ def quality_tables(smoke: bool, stock: list[str], paceline: list[str]) -> list[s
     parts = []
     for title, programs in sets.items():
         print(f"Quality of schedules, {title}", flush=True)
-        found = quality.measure(programs, stock, paceline, 1 if smoke else quality.REPEAT)
-        parts.append(report.quality(title, found))
+        repeat = 1 if smoke else quality.REPEAT
+        found = quality.measure(programs, stock, paceline, repeat, layout)
+        parts.append(report.quality(title, found, layout))
     return parts
 
 

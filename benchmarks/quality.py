@@ -11,15 +11,18 @@ import importlib
 import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import process_costs, quality_meter
 from .per_task import START_TIMEOUT_SECONDS, real_workers, running_scheduler
 
-WORKERS, THREADS = 4, 2
+#: Workers and threads of each, by default.
+LAYOUT = 4, 2
 REPEAT = 5
+#: Ratios count smaller sizes as this, MB.
+SMALLEST_MB = 1.0
 #: Modules of tests/integration/programs whose programs only compute.
 INTEGRATION = ("arrays", "dataframes", "graphs")
 #: The memory of the workers' processes is read at this interval.
@@ -92,17 +95,18 @@ def peak(workers: Sequence[Sequence[tuple[float, int]]]) -> int:
 
 
 @contextlib.contextmanager
-def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
-    """Start a scheduler, its workers and a client."""
+def running_cluster(command: Sequence[str], layout: tuple[int, int] = LAYOUT) -> Iterator[Cluster]:
+    """Start a scheduler, its workers (how many, and threads of each) and a client."""
     from distributed import Client
 
+    count, threads = layout
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(running_scheduler(command))
         address = f"tcp://127.0.0.1:{port}"
-        processes = stack.enter_context(real_workers(address, WORKERS, THREADS))
+        processes = stack.enter_context(real_workers(address, count, threads))
         client = Client(address, timeout=START_TIMEOUT_SECONDS, set_as_default=False)
         stack.enter_context(client)
-        client.wait_for_workers(WORKERS, timeout=START_TIMEOUT_SECONDS)
+        client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
         yield Cluster(client, processes)
 
 
@@ -133,10 +137,11 @@ def measure(
     stock: Sequence[str],
     paceline: Sequence[str],
     repeat: int = REPEAT,
+    layout: tuple[int, int] = LAYOUT,
 ) -> dict[str, tuple[Quality, Quality]]:
     """Return the medians of the stock scheduler and of paceline for each program."""
     out: dict[str, tuple[Quality, Quality]] = {}
-    with running_cluster(stock) as theirs, running_cluster(paceline) as ours:
+    with running_cluster(stock, layout) as theirs, running_cluster(paceline, layout) as ours:
         for title, program in programs.items():
             runs: dict[str, list[Quality]] = {"theirs": [], "ours": []}
             for cluster in (theirs, ours):  # a warm-up: workers import modules
@@ -148,6 +153,13 @@ def measure(
             out[title] = median(runs["theirs"]), median(runs["ours"])
             print(f"  {title}: stock {rounded(out[title][0])}, paceline {rounded(out[title][1])}")
     return out
+
+
+def mean_ratio(found: Iterable[tuple[Quality, Quality]], name: str) -> float:
+    """Return the geometric mean of the ratios of one measurement to that of the stock scheduler."""
+    least = 0.0 if name == "seconds" else SMALLEST_MB
+    pairs = [[max(least, getattr(run, name)) for run in pair] for pair in found]
+    return statistics.geometric_mean(ours / stock for stock, ours in pairs)
 
 
 def rounded(quality: Quality) -> str:

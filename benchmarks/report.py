@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .latency import Latencies, Sizes
 from .per_task import Case, Measured
-from .quality import Quality
+from .quality import Quality, mean_ratio
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -94,15 +94,20 @@ def latency(sizes: Sizes, stock: Latencies, ours: Latencies) -> str:
     return text
 
 
-def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
-    """Return a table of data transferred, memory and time, one row per program."""
+def quality(title: str, found: dict[str, tuple[Quality, Quality]], layout: tuple[int, int]) -> str:
+    """Return a table of data transferred, memory and time, one row per program.
+
+    The last row has the geometric means of the ratios.
+    """
     heads = {
         "transferred, MB": "transferred_mb",
         "peak managed memory, MB": "managed_mb",
         "growth of workers, MB": "process_mb",
         "time, s": "seconds",
     }
-    text = f"**Quality of schedules**, {title}; four workers with two threads each, medians:\n\n"
+    workers, threads = layout
+    text = f"**Quality of schedules**, {title}; workers: {workers}, threads of each: {threads}; "
+    text += "medians:\n\n"
     titles = " | ".join(f"{head}: stock | paceline | ratio" for head in heads)
     text += f"| program | {titles} |\n"
     text += "|---|" + "--:|--:|--:|" * len(heads) + "\n"
@@ -112,6 +117,8 @@ def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
             a, b = getattr(stock, name), getattr(ours, name)
             cells += [f"{a:.2f}", f"{b:.2f}", ratio(b, a)]
         text += "| " + " | ".join(cells) + " |\n"
+    means = [f"{mean_ratio(found.values(), name):.2f}" for name in heads.values()]
+    text += "| geometric mean | | | " + " | | | ".join(means) + " |\n"
     return text
 
 
