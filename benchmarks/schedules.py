@@ -177,9 +177,8 @@ def print_waits() -> None:
             for saturation in (1.1, 1.11):
                 config = {"worker_saturation": saturation}
                 cluster = Cluster(True, 8 // nthreads, nthreads, (), MEMORY_NBYTES, **config)
-                play(
-                    cluster, load_and_use(seconds, [-1]), config
-                )  # to learn the size of the results
+                # after the first chain, the core knows the size of the results
+                play(cluster, load_and_use(seconds, [-1]), config)
                 found.append(play(cluster, load_and_use(seconds, range(N_CHAINS)), config))
             time_ratio, _, peak_ratio = ratios(*found)
             row.append(f"{seconds} s: {time_ratio:.2f} / {peak_ratio:.2f}")
