@@ -11,6 +11,7 @@ from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
+from paceline.testing import Env
 
 from tests.support.memory import MB, beat, cluster, join, learn
 
@@ -146,6 +147,52 @@ def test_spilled_results_do_not_count() -> None:
     assert env.states("x-2", "x-3") == ["processing", "processing"]
 
 
+def spilling_worker() -> Env:
+    """Return a cluster of one worker that spilled all results but one, and runs ``sum``."""
+    env = cluster(1, nthreads=2)  # 220 MB for results
+    learn(env, "x", 90 * MB)
+    inputs = ["in-1", "in-2"]
+    env.submit({**{key: [] for key in (*inputs, "other")}, "sum": inputs}, ["other", "sum"])
+    for key in (*inputs, "other"):
+        env.finish(key, nbytes=75 * MB)
+    beat(env, "w0", 210, spilled=225)
+    return env
+
+
+def test_spilled_inputs_of_running_tasks_count() -> None:
+    env = spilling_worker()
+    w0 = env.worker("w0")
+    assert admission.resident_nbytes(env.state, w0) == 150 * MB
+    env.submit({"x-1": []})
+    assert env.states("sum", "x-1") == ["processing", "queued"]
+    env.finish("sum", nbytes=8)
+    assert env.states("x-1") == ["processing"]
+
+
+def test_spilled_inputs_of_running_tasks_do_not_count_as_the_peak_of_a_task() -> None:
+    env = spilling_worker()
+    beat(env, "w0", 210, spilled=225, executing={"sum": 1.0})
+    assert env.task("sum").prefix.memory.peak_nbytes == 0.0
+
+
+def test_spilled_inputs_need_memory() -> None:
+    """A task that frees more than it makes does not fit beside another one that needs the memory."""
+    env = cluster(1, nthreads=2)  # 220 MB for results
+    first, second = ["a-1", "a-2"], ["b-1", "b-2"]
+    env.submit({key: [] for key in first + second})
+    for key in first + second:
+        env.finish(key, nbytes=75 * MB)
+    beat(env, "w0", 60, spilled=300)
+    learn(env, "sum", 8)
+    env.submit({"sum-1": first, "sum-2": second})
+    env.release(*first, *second)
+    assert env.states("sum-1", "sum-2") == ["processing", "queued"]
+    found = explain(env.state, "sum-2", env.now)
+    assert "has to load 143.05 MiB" in found["summary"]
+    env.finish("sum-1", nbytes=8)
+    assert env.states("sum-2") == ["processing"]
+
+
 def test_data_that_a_worker_receives_does_not_count_for_its_process() -> None:
     env = cluster(1, idle=60)
     transfer = {"incoming_bytes": 100 * MB}
@@ -245,7 +292,7 @@ def test_explanation_of_inputs_that_have_to_be_fetched() -> None:
     env.submit({"busy-0": [], "busy-1": []}, annotations=busy)
     env.finish("in-1", nbytes=170 * MB)
     text = (
-        "expected to take 7.63 MiB and has to fetch 162.12 MiB, and w0, which lacks least, has "
+        "expected to take 7.63 MiB and has to load 162.12 MiB, and w0, which lacks least, has "
         "19.07 MiB"
     )
     assert text in explain(env.state, "y-1", env.now)["summary"]

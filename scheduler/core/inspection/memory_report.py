@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from paceline.scheduler.core.policy import admission
-from paceline.scheduler.core.policy.memory import held_nbytes
 from paceline.scheduler.core.state.model import TaskPrefix, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -66,8 +65,8 @@ def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
 def _worker(state: SchedulerState, ws: WorkerState) -> dict[str, Any]:
     allowed = int(admission.allowed_nbytes(state, ws))
     idle = int(admission.idle_nbytes(state, ws))
-    held = held_nbytes(ws)
-    expected = idle + admission.results_nbytes(ws)
+    held = admission.resident_nbytes(state, ws)
+    expected = idle + admission.results_nbytes(state, ws)
     return {
         "address": ws.address,
         "name": str(ws.name),

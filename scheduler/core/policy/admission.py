@@ -4,7 +4,7 @@ A worker is expected to use: the results that it holds in memory, those that it 
 its process uses while it is idle, and for each task that it was sent the larger of the mean result
 of the prefix and of what running such a task takes. A task fits if the sum stays below a share of
 the memory limit (``paceline.scheduler.memory-admission``). A task that frees at least as much as it
-makes always fits where its inputs are.
+makes always fits where its inputs are in memory.
 
 All of this is computed only while ``state.admission.is_short``, and for tasks of which nothing is
 known and that are more than threads with a common input.
@@ -23,7 +23,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots, usable_threads
 
 from . import placement, worker_ends
-from .memory import held_nbytes
+from .memory import held_nbytes, spilled_nbytes
 
 #: A worker that is expected to use more than this share of its limit is watched.
 WATCHED = 0.7
@@ -43,9 +43,9 @@ WAIT_SECONDS, WAIT_FACTOR = 60.0, 3.0
 #: A task is expected to free memory when it ends if it uses more than this share of the limit
 #: besides its result.
 LARGE = 0.25
-#: A task that frees as much as it makes and fetches fits if its worker then fetches at most this
-#: share of the limit.
-FETCHED_MAX = 0.1
+#: A task that frees as much as it makes and loads fits if its worker then fetches, or reads from
+#: disk, at most this share of the limit.
+LOADED_MAX = 0.1
 #: A worker that cannot hold the result of a task is too small for it if another worker that may run
 #: it can hold more than this multiple. Workers with equal limits differ by their idle process.
 LARGER = 1.25
@@ -80,9 +80,9 @@ def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     return int(WATCHED * allowed_nbytes(state, ws) - idle_nbytes(state, ws))
 
 
-def results_nbytes(ws: WorkerState) -> int:
+def results_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     """Return the bytes of present and expected results of `ws`, without those it spilled."""
-    total = held_nbytes(ws) + ws.network_occ
+    total = resident_nbytes(state, ws) + ws.network_occ
     for prefix, count in ws.task_prefix_count.items():
         total += prefix.memory.task_nbytes * count
     for prefix, count in ws.unknown_duration_count.items():
@@ -90,20 +90,41 @@ def results_nbytes(ws: WorkerState) -> int:
     return total
 
 
-def is_watched(ws: WorkerState) -> bool:
+def resident_nbytes(state: SchedulerState, ws: WorkerState) -> int:
+    """Return the bytes of the results that `ws` has in memory.
+
+    The inputs of a running task are in memory even if they were spilled.
+    """
+    if not spilled_nbytes(ws.metrics):
+        return ws.nbytes
+    return max(held_nbytes(ws), in_use_nbytes(state, ws))
+
+
+def in_use_nbytes(state: SchedulerState, ws: WorkerState) -> int:
+    """Return the bytes of the results on `ws` that the tasks which it runs first take."""
+    inputs: dict[TaskState, None] = {}
+    running = (ts for ts in ws.processing if ts not in ws.long_running)
+    for ts in islice(running, ws.nthreads):
+        for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+            if ws in dts.who_has:
+                inputs[dts] = None
+    return sum([data_nbytes(state, dts) for dts in inputs])
+
+
+def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
     """Return whether `ws` may soon run short of memory."""
-    return results_nbytes(ws) > ws.watched_nbytes
+    return results_nbytes(state, ws) > ws.watched_nbytes
 
 
 def free_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     """Return the bytes that `ws` has left for further tasks; negative if it was sent too many."""
-    return usable_nbytes(state, ws) - float(results_nbytes(ws))
+    return usable_nbytes(state, ws) - float(results_nbytes(state, ws))
 
 
 def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool = False) -> bool:
     """Return whether `ws` is expected to have the memory for `ts`.
 
-    If `may_spill`, the results that it holds do not count.
+    If `may_spill`, the results that it holds and no task uses do not count.
     """
     allowed = allowed_nbytes(state, ws)
     if allowed >= UNLIMITED_NBYTES or ts.actor:
@@ -115,7 +136,7 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
         if ws in dts.who_has and is_last_use(dts):
             freed += data_nbytes(state, dts)
     if freed and freed >= memory.result_nbytes + missing:
-        if not missing or missing + ws.network_occ <= FETCHED_MAX * ws.memory_limit:
+        if not missing or missing + ws.network_occ <= LOADED_MAX * ws.memory_limit:
             return True
     if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
         return False
@@ -124,16 +145,24 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     most = usable_nbytes(state, ws)
     needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
     needs += float(missing)
-    spillable = float(held_nbytes(ws)) if may_spill else 0.0
+    spillable = float(resident_nbytes(state, ws) - in_use_nbytes(state, ws)) if may_spill else 0.0
     return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
-    """Return the bytes of the dependencies of `ts` that `ws` would have to fetch in addition."""
-    total = 0
+    """Return the bytes of the dependencies of `ts` that `ws` would have to load in addition.
+
+    They are on other workers, or spilled. `ws` is expected to have spilled other results first.
+    """
+    total, on_worker = 0, 0
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
-        if ws not in dts.who_has and dts not in ws.needs_what:
+        if ws in dts.who_has:
+            on_worker += data_nbytes(state, dts)
+        elif dts not in ws.needs_what:
             total += data_nbytes(state, dts)
+    if on_worker and spilled_nbytes(ws.metrics):
+        unused = resident_nbytes(state, ws) - in_use_nbytes(state, ws)
+        total += max(0, on_worker - unused)
     return total
 
 

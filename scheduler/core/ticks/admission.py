@@ -10,6 +10,7 @@ from paceline.scheduler.core.policy.admission import (
     allowed_nbytes,
     free_nbytes,
     has_large_tasks,
+    in_use_nbytes,
     is_last_use,
     is_watched,
     usable_nbytes,
@@ -41,7 +42,9 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
     if process:
         managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
         incoming = int((metrics.get("transfer") or {}).get("incoming_bytes", 0))
-        unmanaged = max(0, process - max(0, managed - spilled_nbytes(metrics)) - incoming)
+        spilled = spilled_nbytes(metrics)
+        resident = max(managed - spilled, in_use_nbytes(state, ws)) if spilled else managed
+        unmanaged = max(0, process - resident - incoming)
         change = abs(managed - ws.reported_nbytes)
         ws.reported_nbytes = managed
         if ws.idle_nbytes < 0:
@@ -55,7 +58,7 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
     smallest = state.admission.smallest_nbytes
     _add_size(state, ws)
     is_smaller = state.admission.smallest_nbytes < smallest
-    if is_watched(ws) or (is_smaller and has_large_tasks(state)):
+    if is_watched(state, ws) or (is_smaller and has_large_tasks(state)):
         state.admission.is_short = True
 
 
@@ -92,7 +95,7 @@ def check_memory(turn: Turn) -> None:
     state.admission.largest_nbytes = 0.0
     for ws in state.workers.values():
         _add_size(state, ws)
-    is_short = any(is_watched(ws) for ws in state.workers.values())
+    is_short = any(is_watched(state, ws) for ws in state.workers.values())
     state.admission.is_short = is_short or has_large_tasks(state)
     for ws in state.workers.values():
         if len(ws.processing) > ws.nthreads and -free_nbytes(state, ws) > EXCESS * ws.memory_limit:

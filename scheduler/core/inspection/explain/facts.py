@@ -338,7 +338,7 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     Returns:
         "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of the
         "allowed_nbytes" that it may use, which are "share" of its "limit_nbytes", and
-        "missing_nbytes" that it has to fetch. None if it fits on a worker.
+        "missing_nbytes" that it has to fetch or to read from its disk. None if it fits on a worker.
     """
     if not state.admission.is_short:
         return None

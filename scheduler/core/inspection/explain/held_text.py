@@ -158,7 +158,7 @@ def _waits_for_memory(facts: Facts) -> str:
     nbytes, missing = facts["nbytes"], facts["missing_nbytes"]
     takes = "of unknown size" if nbytes is None else f"expected to take {format_nbytes(nbytes)}"
     if missing:
-        takes += f" and has to fetch {format_nbytes(missing)}"
+        takes += f" and has to load {format_nbytes(missing)}"
     setting = f"(paceline.scheduler.memory-admission: {facts['share']:g})"
     text = f"it waits for memory: it is {takes}, and"
     if nbytes is None and missing <= facts["free_nbytes"]:
