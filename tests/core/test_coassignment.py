@@ -84,6 +84,35 @@ def test_batches_are_limited() -> None:
     assert env.processing("w1") == [("x", 3), ("x", 4), ("x", 5)]
 
 
+@pytest.mark.parametrize(("n", "n_together"), [(2, 2), (3, 3), (4, 4), (5, 2)])
+def test_small_families_stay_together(n: int, n_together: int) -> None:
+    """Inputs of a task go to one worker if they are at most 4."""
+    env = cluster()
+    graph: dict[Any, list[Any]] = {}
+    for i in range(10):
+        inputs = [("x", n * i + j) for j in range(n)]
+        graph |= {**{key: [] for key in inputs}, ("sum", i): inputs}
+    env.submit(graph)
+    assert env.processing("w0") == [("x", j) for j in range(n_together)]
+
+
+@pytest.mark.parametrize(("nbytes", "are_apart"), [(200, True), (400, False)])
+def test_tasks_whose_results_meet_after_they_are_reduced_are_no_siblings(
+    nbytes: int, are_apart: bool
+) -> None:
+    env = cluster()
+    env.submit({("x", 100): [], ("mean", 100): [("x", 100)]})
+    env.finish(("x", 100), nbytes=1000)
+    env.finish(("mean", 100), nbytes=nbytes)
+    graph: dict[Any, list[Any]] = {}
+    for i in range(12):
+        graph |= {("x", i): [], ("mean", i): [("x", i)]}
+        if i % 2:
+            graph |= {("sum", i): [("mean", i - 1), ("mean", i)]}
+    env.submit(graph)
+    assert (env.where(("x", 0)) != env.where(("x", 1))) == are_apart
+
+
 def test_a_batch_is_sent_beyond_the_slots_that_later_tasks_take() -> None:
     env = cluster(1, coassigned_tasks=3)
     graph: dict[Any, list[Any]] = {}
@@ -96,8 +125,9 @@ def test_a_batch_is_sent_beyond_the_slots_that_later_tasks_take() -> None:
 
 
 def test_a_batch_starts_where_a_thread_is_free() -> None:
+    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(12)}
     env = cluster(1, coassigned_tasks=1)
-    env.submit(pairs(6))
+    env.submit({**graph, "sum": list(graph)})
     assert env.processing("w0") == [("x", 0)]
     env.finish(("x", 0))
     assert env.processing("w0") == [("x", 1)]

@@ -36,6 +36,11 @@ DEPENDENCIES_MAX: Final = 32
 DEPENDENTS_MAX: Final = 32
 #: Maximum number of levels of dependents above a task, below which siblings are searched.
 LEVELS_MAX: Final = 8
+#: All that the nearest common dependent takes are claimed if they are at most this many tasks.
+FAMILY_MAX: Final = 4
+#: Tasks are not siblings if what is made from their results takes less than this part of them when
+#: it meets. To move it costs less than to hold the results of several reductions at a time.
+REDUCED_PART: Final = 0.3
 #: Root-ish tasks wait for others unless more than this, the default, is configured as
 #: ``distributed.scheduler.worker-saturation``.
 SATURATION_MAX: Final = 1.1
@@ -164,38 +169,65 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
     """Let `ws`, which is sent `ts`, claim its siblings if `ts` is root-ish.
 
     Recommend sending it those that are queued, unless it is not the turn of their share group.
+    Tasks whose results meet only after they have been reduced are not siblings.
     """
     consumer = _consumer_of_siblings(state, ts)
     if consumer is None or not placement.is_rootish(state, ts):
         return
-    n_left = _batch_size(state, ts.group, ws) - 1
-    n_visits = VISITS_PER_TASK * n_left
-    claims = state.queued.claims
+    share = _share(ts.group, ws, state.total_nthreads)
+    n_left = min(share, state.config.coassigned_tasks * ws.nthreads) - 1
+    n_family = min(share, FAMILY_MAX) - 1
     seen: dict[TaskState, None] = {ts: None}
     for _ in range(LEVELS_MAX):
-        if consumer is None:
+        most = max(n_left, n_family)
+        if consumer is None or most <= 0:
             return
-        stack = [consumer]
-        while stack and n_left > 0:
-            each = stack.pop()
-            if each in seen or each.state not in _UNSENT:
-                continue
-            seen[each] = None
-            n_visits -= 1
-            if n_visits < 0 or len(each.dependencies) > DEPENDENCIES_MAX:
-                return
-            missing = [dts for dts in each.dependencies if not dts.who_has]
-            if missing:
-                stack += reversed(missing)
-            elif each not in claims and each.queueable and placement.is_rootish(state, each):
-                state.queued.claim(each, ws)
-                if each.state == "queued" and each in claims and each not in recs:
-                    if not state.shares.holds(each.account.share):
-                        recs[each] = "processing"
-                n_left -= 1
-        if n_left <= 0:
+        siblings = _siblings(state, consumer, seen, most + 1)
+        n_claimed = len(siblings) if len(siblings) <= n_family else max(0, n_left)
+        for each in siblings[:n_claimed]:
+            state.queued.claim(each, ws)
+            if each.state == "queued" and each in state.queued.claims and each not in recs:
+                if not state.shares.holds(each.account.share):
+                    recs[each] = "processing"
+        n_left -= len(siblings)
+        n_family -= len(siblings)
+        if (siblings and n_left <= 0) or _is_reduced(ts, consumer):
             return
         consumer = _first_consumer(consumer)
+
+
+def _siblings(
+    state: SchedulerState, consumer: TaskState, seen: dict[TaskState, None], most: int
+) -> list[TaskState]:
+    """Return up to `most` unclaimed root-ish tasks that `consumer` depends on, in dask's order.
+
+    Tasks in `seen` have been examined. Stop if many others have to be examined.
+    """
+    found: list[TaskState] = []
+    n_visits = VISITS_PER_TASK * most
+    stack = [consumer]
+    while stack and len(found) < most:
+        each = stack.pop()
+        if each in seen or each.state not in _UNSENT:
+            continue
+        seen[each] = None
+        n_visits -= 1
+        if n_visits < 0 or len(each.dependencies) > DEPENDENCIES_MAX:
+            return found
+        missing = [dts for dts in each.dependencies if not dts.who_has]
+        if missing:
+            stack += reversed(missing)
+        elif each.queueable and each not in state.queued.claims:
+            if placement.is_rootish(state, each):
+                found.append(each)
+    return found
+
+
+def _is_reduced(ts: TaskState, dependent: TaskState) -> bool:
+    """Return whether the result of `dependent` is much smaller than that of the root-ish `ts`."""
+    memory = dependent.group.prefix.memory
+    nbytes = ts.group.prefix.memory.result_nbytes
+    return memory.is_known and memory.result_nbytes < REDUCED_PART * nbytes
 
 
 def _consumer_of_siblings(state: SchedulerState, ts: TaskState) -> TaskState | None:
@@ -211,14 +243,9 @@ def _consumer_of_siblings(state: SchedulerState, ts: TaskState) -> TaskState | N
     return consumer
 
 
-def _batch_size(state: SchedulerState, group: TaskGroup, ws: WorkerState) -> int:
-    """Return the number of tasks of `group` that `ws` is assigned together.
-
-    That is at most its share of those that have not been sent.
-    """
-    n_unsent = count_in(group.counts, *_UNSENT)
-    share = n_unsent * ws.nthreads // state.total_nthreads
-    return min(share, state.config.coassigned_tasks * ws.nthreads)
+def _share(group: TaskGroup, ws: WorkerState, total_nthreads: int) -> int:
+    """Return the share of the threads of `ws` in the tasks of `group` that have not been sent."""
+    return count_in(group.counts, *_UNSENT) * ws.nthreads // total_nthreads
 
 
 def _first_consumer(ts: TaskState) -> TaskState | None:
