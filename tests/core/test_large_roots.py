@@ -8,14 +8,20 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.policy.coassignment import LARGE_PART, SHORT_SECONDS
+from paceline.scheduler.core.policy.coassignment import (
+    LARGE_PART,
+    QUICK_LARGE_PART,
+    QUICK_SECONDS,
+    SHORT_SECONDS,
+)
 from paceline.scheduler.core.stimuli import AnnotationSet, SetShare
 from paceline.testing import Env, Graph
 
 N = 12
-#: Memory of the workers, and the smallest result that is large for one with two threads.
+#: Memory of the workers, and the smallest result of a quick task that is large for one with two
+#: threads.
 LIMIT_NBYTES = 10**10
-LARGE_NBYTES = int(LARGE_PART * LIMIT_NBYTES / 2)
+LARGE_NBYTES = int(QUICK_LARGE_PART * LIMIT_NBYTES / 2)
 
 
 def chains(n: int = N, first: int = 0) -> Graph:
@@ -62,6 +68,14 @@ def test_the_next_root_follows_the_last_task_that_uses_results() -> None:
     env.finish(("x", 4), nbytes=LARGE_NBYTES, seconds=0.002)
     env.finish(("y", 3), seconds=0.001)
     assert env.processing("w0") == [("y", 4)]
+
+
+@pytest.mark.parametrize(("missing", "n_sent"), [(0, 1), (1, 3)])
+def test_smaller_results_of_longer_tasks_are_large(missing: int, n_sent: int) -> None:
+    env = cluster()
+    env.submit(chains())
+    nbytes = int(LARGE_PART * LIMIT_NBYTES / 2) - missing
+    assert len(use_results(env, nbytes, seconds=2 * QUICK_SECONDS)) == n_sent
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ REDUCED_PART: Final = 0.3
 #: ``distributed.scheduler.worker-saturation``.
 SATURATION_MAX: Final = 1.1
 #: A result is large for a worker if it takes this part of its memory for each of its threads.
-LARGE_PART: Final = 0.0005
+LARGE_PART: Final = 0.0001
+#: The same for tasks that take less than ``QUICK_SECONDS``, because waiting costs them more.
+QUICK_LARGE_PART, QUICK_SECONDS = 0.0005, 0.005
 #: Root-ish tasks that make large results wait for others that take at most this part of their own
 #: duration, and at most this long, in seconds. Longer waits cost time and save little memory.
 SHORT_PART, SHORT_SECONDS = 0.5, 0.1
@@ -130,7 +132,9 @@ def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) 
     It may if other tasks use its result, the result is large for `ws`, and waiting is not turned
     off.
     """
-    large = LARGE_PART * ws.memory_limit / max(1, ws.nthreads)
+    is_quick = usual_duration(ts.group.prefix) < QUICK_SECONDS
+    part = QUICK_LARGE_PART if is_quick else LARGE_PART
+    large = part * ws.memory_limit / max(1, ws.nthreads)
     if not large or ts.group.prefix.memory.result_nbytes < large:
         return False
     if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
