@@ -182,11 +182,12 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
     n_left = min(share, state.config.coassigned_tasks * ws.nthreads) - 1
     n_family = min(share, FAMILY_MAX) - 1
     seen: dict[TaskState, None] = {ts: None}
+    n_visits = VISITS_PER_TASK * max(n_left, n_family)
     for _ in range(LEVELS_MAX):
         most = max(n_left, n_family)
-        if consumer is None or most <= 0:
+        if consumer is None or most <= 0 or len(seen) > n_visits:
             return
-        siblings = _siblings(state, consumer, seen, most + 1)
+        siblings = _siblings(state, consumer, seen, n_visits, most + 1)
         n_claimed = len(siblings) if len(siblings) <= n_family else max(0, n_left)
         for each in siblings[:n_claimed]:
             state.queued.claim(each, ws)
@@ -201,23 +202,25 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
 
 
 def _siblings(
-    state: SchedulerState, consumer: TaskState, seen: dict[TaskState, None], most: int
+    state: SchedulerState,
+    consumer: TaskState,
+    seen: dict[TaskState, None],
+    n_visits: int,
+    most: int,
 ) -> list[TaskState]:
     """Return up to `most` unclaimed root-ish tasks that `consumer` depends on, in dask's order.
 
-    Tasks in `seen` have been examined. Stop if many others have to be examined.
+    Tasks in `seen` have been examined. Stop when these are more than `n_visits`.
     """
     found: list[TaskState] = []
-    n_visits = VISITS_PER_TASK * most
     stack = [consumer]
-    while stack and len(found) < most:
+    while stack and len(found) < most and len(seen) <= n_visits:
         each = stack.pop()
         if each in seen or each.state not in _UNSENT:
             continue
         seen[each] = None
-        n_visits -= 1
-        if n_visits < 0 or len(each.dependencies) > DEPENDENCIES_MAX:
-            return found
+        if len(each.dependencies) > DEPENDENCIES_MAX:
+            continue
         missing = [dts for dts in each.dependencies if not dts.who_has]
         if missing:
             stack += reversed(missing)
