@@ -148,7 +148,7 @@ def test_spilled_results_do_not_count() -> None:
 
 
 def spilling_worker() -> Env:
-    """Return a cluster of one worker that spilled all results but one, and runs ``sum``."""
+    """Return a cluster of one worker that spilled all results and runs ``sum``."""
     env = cluster(1, nthreads=2)  # 220 MB for results
     learn(env, "x", 90 * MB)
     inputs = ["in-1", "in-2"]

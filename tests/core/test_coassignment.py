@@ -34,6 +34,16 @@ def pairs(n: int) -> dict[Any, list[Any]]:
     return graph
 
 
+def sums_of_means(n: int) -> dict[Any, list[Any]]:
+    """Return `n` root tasks, a mean of each, and the sums of pairs of means."""
+    graph: dict[Any, list[Any]] = {}
+    for i in range(n):
+        graph |= {("x", i): [], ("mean", i): [("x", i)]}
+        if i % 2:
+            graph |= {("sum", i): [("mean", i - 1), ("mean", i)]}
+    return graph
+
+
 def finish_all(env: Env, name: str = "x") -> dict[int, str]:
     """Finish the root tasks one by one, and return where each ran."""
     where: dict[int, str] = {}
@@ -65,12 +75,7 @@ def finish_all_pairs(**config: Any) -> dict[int, str]:
 
 def test_siblings_behind_chains_of_tasks_are_found() -> None:
     env = cluster()
-    graph: dict[Any, list[Any]] = {}
-    for i in range(12):
-        graph |= {("x", i): [], ("mean", i): [("x", i)]}
-        if i % 2:
-            graph |= {("sum", i): [("mean", i - 1), ("mean", i)]}
-    env.submit(graph)
+    env.submit(sums_of_means(12))
     assert env.where(("x", 0)) == env.where(("x", 1)) == "w0"
     assert env.where(("x", 2)) == env.where(("x", 3)) == "w1"
     assert n_split(finish_all(env)) == 0
@@ -104,12 +109,7 @@ def test_tasks_whose_results_meet_after_they_are_reduced_are_no_siblings(
     env.submit({("x", 100): [], ("mean", 100): [("x", 100)]})
     env.finish(("x", 100), nbytes=1000)
     env.finish(("mean", 100), nbytes=nbytes)
-    graph: dict[Any, list[Any]] = {}
-    for i in range(12):
-        graph |= {("x", i): [], ("mean", i): [("x", i)]}
-        if i % 2:
-            graph |= {("sum", i): [("mean", i - 1), ("mean", i)]}
-    env.submit(graph)
+    env.submit(sums_of_means(12))
     assert (env.where(("x", 0)) != env.where(("x", 1))) == are_apart
 
 
