@@ -48,7 +48,7 @@ NOT_RECORDED = ("p2p", "skewed")
 #: Settings of the core by name of a policy. The others are compared with the first, Dask's: above
 #: the default of 1.1, root-ish tasks do not wait for free threads.
 POLICIES: dict[str, dict[str, Any]] = {
-    "dask": {"coassigned_tasks": 0, "worker_saturation": 1.11},
+    "dask": {"coassigned_tasks": 0, "fetch_weight": 1.0, "worker_saturation": 1.11},
     "paceline": {},
 }
 

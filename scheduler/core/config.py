@@ -147,6 +147,7 @@ class SchedulerConfig:
     speculation: bool = setting(False, "paceline.scheduler.speculation")
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
     coassigned_tasks: int = setting(2, "paceline.scheduler.coassigned-tasks")
+    fetch_weight: float = setting(4.0, "paceline.scheduler.fetch-weight")
     second_copies: bool = setting(True, "paceline.scheduler.second-copies")
     whole_worker_retry: bool = setting(True, "paceline.scheduler.whole-worker-retry")
     memory_admission: float | bool = setting(0.7, "paceline.scheduler.memory-admission")
@@ -208,6 +209,7 @@ class SchedulerConfig:
             ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
             ("bandwidth", self.bandwidth > 0, "> 0"),
             ("coassigned_tasks", self.coassigned_tasks >= 0, ">= 0"),
+            ("fetch_weight", self.fetch_weight > 0, "> 0"),
             ("memory_admission", self.memory_admission <= 1, "false or a number up to 1"),
             ("speculation_factor", self.speculation_factor > 1, "> 1"),
             ("adaptive_grace_seconds", self.adaptive_grace_seconds >= 0, ">= 0"),

@@ -47,6 +47,21 @@ def test_busy_holder_is_avoided_if_transfer_is_cheap(duo: Env) -> None:
     assert duo.where("y") == "w1"
 
 
+@pytest.mark.parametrize(("weight", "where"), [(4.0, "w0"), (1.0, "w1")])
+def test_a_task_waits_for_the_holder_of_large_inputs(
+    make_env: MakeEnv, weight: float, where: str
+) -> None:
+    """Its worker is busy for 1 s, and fetching takes 0.5 s."""
+    env = make_env(fetch_weight=weight)
+    env.join("w0", "w1")
+    env.submit({"large": [], "small": []}, annotations=on("w0", "large") | on("w1", "small"))
+    env.finish("large", nbytes=50_000_000, seconds=1)
+    env.finish("small", nbytes=1000, seconds=1)
+    env.submit({"large-2": []}, annotations=on("w0", "large-2"))
+    env.submit({"y": ["large", "small"]})
+    assert env.where("y") == where
+
+
 def test_expensive_large_result_is_read_in_place(duo: Env) -> None:
     """The dependents, of the same prefix, are not expected to take seconds too. Stock would move a gigabyte for the fourth."""
     graph: dict[Any, list[Any]] = {("x", i): [] for i in range(4)}

@@ -224,8 +224,8 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     "paceline.scheduler.client-grace-bytes": (SIZE, "Total size of the results that are kept."),
     "paceline.scheduler.coassigned-tasks": (
         COUNT,
-        "Sibling root-ish tasks that are assigned to a worker together, per thread; 0 spreads "
-        "them. See [scheduling](scheduling.md).",
+        "Sibling root-ish tasks that are assigned to a worker together, per thread, or all inputs "
+        "of a task that takes at most 4; 0 spreads them. See [scheduling](scheduling.md).",
     ),
     "paceline.scheduler.dump-timeout": (
         POSITIVE_DURATION,
@@ -234,6 +234,11 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
     "paceline.scheduler.durable": (
         TEXT,
         "Folder of a [durable](durability.md) scheduler, as the option `--durable`.",
+    ),
+    "paceline.scheduler.fetch-weight": (
+        POSITIVE,
+        "How many times the duration of fetching inputs counts when the worker of a task is "
+        "chosen; 1 with the stock scheduler. See [scheduling](scheduling.md).",
     ),
     "paceline.scheduler.hang-timeout": (
         ValueType(

@@ -178,7 +178,7 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
     consumer = _consumer_of_siblings(state, ts)
     if consumer is None or not placement.is_rootish(state, ts):
         return
-    share = _share(ts.group, ws, state.total_nthreads)
+    share = _unsent_share(ts.group, ws, state.total_nthreads)
     n_left = min(share, state.config.coassigned_tasks * ws.nthreads) - 1
     n_family = min(share, FAMILY_MAX) - 1
     seen: dict[TaskState, None] = {ts: None}
@@ -250,7 +250,7 @@ def _consumer_of_siblings(state: SchedulerState, ts: TaskState) -> TaskState | N
     return consumer
 
 
-def _share(group: TaskGroup, ws: WorkerState, total_nthreads: int) -> int:
+def _unsent_share(group: TaskGroup, ws: WorkerState, total_nthreads: int) -> int:
     """Return the share of the threads of `ws` in the tasks of `group` that have not been sent."""
     return count_in(group.counts, *_UNSENT) * ws.nthreads // total_nthreads
 

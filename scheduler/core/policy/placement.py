@@ -217,11 +217,11 @@ def _starts_soonest(
     local: dict[WorkerState, int],
     total: int,
 ) -> WorkerState:
-    """Return the candidate with the least assigned work and transfer of missing dependencies.
+    """Return the candidate with the least assigned work and weighted transfer of dependencies.
 
     ``local`` has the bytes that each worker holds of the ``total`` of all dependencies.
     """
-    bandwidth = state.bandwidth
+    bandwidth = state.bandwidth / state.config.fetch_weight
     best: WorkerState | None = None
     best_cost: tuple[float, ...] = ()
     for ws in candidates:
@@ -246,9 +246,10 @@ def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> floa
 def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
     """Return when `ts` would start on `ws` in seconds from now, then the bytes that `ws` holds.
 
-    Actors are preceded by the number of actors on `ws`.
+    Fetching counts ``fetch_weight`` times. Actors are preceded by the number of actors on `ws`.
     """
-    start = occupancy(state, ws) / usable_threads(ws) + fetch_seconds(state, ts, ws)
+    fetch = state.config.fetch_weight * fetch_seconds(state, ts, ws)
+    start = occupancy(state, ws) / usable_threads(ws) + fetch
     return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
 
 
