@@ -104,6 +104,15 @@ def dot_product(client: Client) -> float:
     return float((x @ x.T).sum().compute())
 
 
+def covariance(client: Client) -> float:
+    """Compute the covariance of columns (coiled/benchmarks, `test_covariance`)."""
+    import dask.array as da
+
+    x = da.random.default_rng(7).random((400_000, 400), chunks=(4000, 400))
+    centred = x - x.mean(axis=0)
+    return float((centred.T @ centred).sum().compute())
+
+
 def rechunk(client: Client) -> float:
     """Rechunk columns to rows (dask/distributed#2602)."""
     import dask.array as da
@@ -124,6 +133,6 @@ def pairs(client: Client) -> float:
 
 
 #: Programs that run with a third of the memory that the stock scheduler's workers hold.
-PROGRAMS = (backpressure, pairs, anomaly, climatology, dot_product, rechunk)
+PROGRAMS = (backpressure, pairs, anomaly, climatology, dot_product, covariance, rechunk)
 #: Those of them that use `dask.array`.
-OF_ARRAYS = (anomaly, climatology, dot_product, rechunk)
+OF_ARRAYS = (anomaly, climatology, dot_product, covariance, rechunk)
