@@ -44,6 +44,8 @@ def handle_add_keys(turn: Turn, message: m.AddKeys) -> None:
             if not surplus_replicas.may_be_fetched(state, ts):
                 surplus_replicas.reduce_replicas_of(state, plan, ts)
         drop_planned(turn, plan)
+    if state.admission.is_short:
+        fill_slots(turn)
 
 
 def handle_replicas_added(turn: Turn, message: ReplicasAdded) -> None:

@@ -51,6 +51,8 @@ LOADED_MAX = 0.1
 LARGER = 1.25
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
+#: Maximum number of seceded tasks among which those that a worker runs are searched.
+SECEDED_MAX = 64
 #: Maximum number of workers that are examined for one task. If there are more, others are examined
 #: after each transition, and in each second.
 WORKERS_MAX = 128
@@ -102,13 +104,18 @@ def resident_nbytes(state: SchedulerState, ws: WorkerState) -> int:
 
 def in_use_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     """Return the bytes of the results on `ws` that the tasks which it runs first take."""
+    return sum([data_nbytes(state, dts) for dts in inputs_in_use(ws)])
+
+
+def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
+    """Return the results on `ws` that the tasks which it runs first take."""
     inputs: dict[TaskState, None] = {}
-    running = (ts for ts in ws.processing if ts not in ws.long_running)
-    for ts in islice(running, ws.nthreads):
+    first = islice(ws.processing, ws.nthreads + SECEDED_MAX)
+    for ts in islice((ts for ts in first if ts not in ws.long_running), ws.nthreads):
         for dts in ts.dependencies[:DEPENDENCIES_MAX]:
             if ws in dts.who_has:
                 inputs[dts] = None
-    return sum([data_nbytes(state, dts) for dts in inputs])
+    return inputs
 
 
 def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
@@ -130,7 +137,9 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     if allowed >= UNLIMITED_NBYTES or ts.actor:
         return True
     memory = ts.group.prefix.memory
-    missing = missing_nbytes(state, ts, ws)
+    spilled = spilled_inputs_nbytes(state, ts, ws)
+    fetched = fetched_nbytes(state, ts, ws)
+    missing = spilled + fetched
     freed = 0
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
         if ws in dts.who_has and is_last_use(dts):
@@ -143,27 +152,39 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     if is_too_small(state, ts, ws):
         return False
     most = usable_nbytes(state, ws)
-    needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
-    needs += float(missing)
+    needs = max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)) + float(spilled)
+    needs = min(most, needs) + float(fetched)
     spillable = float(resident_nbytes(state, ws) - in_use_nbytes(state, ws)) if may_spill else 0.0
     return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
-    """Return the bytes of the dependencies of `ts` that `ws` would have to load in addition.
+    """Return the bytes of the dependencies of `ts` that `ws` would have to load in addition."""
+    return spilled_inputs_nbytes(state, ts, ws) + fetched_nbytes(state, ts, ws)
 
-    They are on other workers, or spilled. `ws` is expected to have spilled other results first.
-    """
-    total, on_worker = 0, 0
+
+def fetched_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
+    """Return the bytes of the dependencies of `ts` that `ws` would have to fetch in addition."""
+    total = 0
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
-        if ws in dts.who_has:
-            on_worker += data_nbytes(state, dts)
-        elif dts not in ws.needs_what:
+        if ws not in dts.who_has and dts not in ws.needs_what:
             total += data_nbytes(state, dts)
-    if on_worker and spilled_nbytes(ws.metrics):
-        unused = resident_nbytes(state, ws) - in_use_nbytes(state, ws)
-        total += max(0, on_worker - unused)
     return total
+
+
+def spilled_inputs_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
+    """Return the bytes of the dependencies of `ts` that `ws` is expected to have spilled.
+
+    Results that no running task takes are spilled first.
+    """
+    if not spilled_nbytes(ws.metrics):
+        return 0
+    in_use = inputs_in_use(ws)
+    total = 0
+    for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        if ws in dts.who_has and dts not in in_use:
+            total += data_nbytes(state, dts)
+    return max(0, total - (resident_nbytes(state, ws) - in_use_nbytes(state, ws)))
 
 
 def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
