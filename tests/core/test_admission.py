@@ -193,6 +193,23 @@ def test_spilled_inputs_need_memory() -> None:
     assert env.states("sum-2") == ["processing"]
 
 
+def test_few_tasks_are_chosen_in_a_turn() -> None:
+    """To choose a task while memory is short takes much longer than to send it."""
+    env = cluster(1, nthreads=30)  # 220 MB for results
+    learn(env, "x", 5 * MB)
+    learn(env, "use", 8)
+    env.submit({"held": []})
+    env.finish("held", nbytes=215 * MB)
+    env.submit({"use-1": ["held"]})
+    env.release("held")
+    env.submit({f"x-{i}": [] for i in range(1, 31)})
+    assert env.processing("w0") == ["use-1"]
+    n_turns = env.turns
+    env.finish("use-1")
+    assert len(env.processing("w0")) == 30
+    assert env.turns - n_turns > 1
+
+
 def test_data_that_a_worker_receives_does_not_count_for_its_process() -> None:
     env = cluster(1, idle=60)
     transfer = {"incoming_bytes": 100 * MB}

@@ -8,6 +8,9 @@ from paceline.scheduler.core.turn import Turn
 
 from .transitions import run, transition
 
+#: A choice while memory is short counts as this many tasks of ``turn_tasks_max``.
+CHOICE_COST = 100
+
 
 def fill_slots(turn: Turn) -> None:
     """Send queued tasks to workers with free slots, in the order of ``memory_queue.next_task``.
@@ -22,7 +25,9 @@ def fill_slots(turn: Turn) -> None:
     recs: Recs = {}
     had_slots = state.loads.has_free_slots()
     is_turn = True
-    for _ in range(state.config.turn_tasks_max):
+    n_left = state.config.turn_tasks_max
+    while n_left > 0:
+        n_left -= CHOICE_COST if state.admission.is_short else 1
         choice = memory_queue.next_task(state)
         if choice is None:
             if had_slots and (not is_turn or state.loads.has_free_slots()):
