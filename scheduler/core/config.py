@@ -209,7 +209,7 @@ class SchedulerConfig:
             ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
             ("bandwidth", self.bandwidth > 0, "> 0"),
             ("coassigned_tasks", self.coassigned_tasks >= 0, ">= 0"),
-            ("fetch_weight", self.fetch_weight > 0, "> 0"),
+            ("fetch_weight", 0 < self.fetch_weight < inf, "a finite number > 0"),
             ("memory_admission", self.memory_admission <= 1, "false or a number up to 1"),
             ("speculation_factor", self.speculation_factor > 1, "> 1"),
             ("adaptive_grace_seconds", self.adaptive_grace_seconds >= 0, ">= 0"),

@@ -297,3 +297,18 @@ def test_siblings_that_were_queued_before_a_cap_wait_for_it(env: Env) -> None:
     assert env.processing("w0") == [("x", 0)]
     env.finish(("x", 0))
     assert env.processing("w0") == [("x", 1)]
+
+
+def test_tasks_that_no_task_waits_for_are_not_claimed() -> None:
+    env = cluster(2)
+    env.client("bob")
+    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(24)}
+    graph |= {("sum", i): [("x", 2 * i), ("x", 2 * i + 1)] for i in range(12)}
+    env.submit({**graph, "top": [("sum", i) for i in range(12)]})
+    env.fail(env.processing("w0")[0])
+    finish_all(env)
+    assert env.states("top", ("x", 20), ("x", 21)) == ["erred", "released", "released"]
+    env.desire(("x", 20), client="bob")
+    finish_all(env)
+    assert env.states(("x", 20), ("x", 21)) == ["memory", "released"]
+    assert not env.state.queued.claims

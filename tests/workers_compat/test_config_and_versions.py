@@ -86,8 +86,16 @@ def test_false_allows_no_failures():
         assert scheduler_config().allowed_failures == 0
 
 
-def test_values_out_of_range():
-    with dask.config.set({"distributed.scheduler.worker-saturation": 0}), pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"distributed.scheduler.worker-saturation": 0},
+        {"paceline.scheduler.fetch-weight": 0},
+        {"paceline.scheduler.fetch-weight": float("inf")},
+    ],
+)
+def test_values_out_of_range(setting):
+    with dask.config.set(setting), pytest.raises(ValueError):
         scheduler_config()
 
 

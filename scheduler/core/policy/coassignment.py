@@ -224,7 +224,7 @@ def _siblings(
         missing = [dts for dts in each.dependencies if not dts.who_has]
         if missing:
             stack += reversed(missing)
-        elif each.queueable and each not in state.queued.claims:
+        elif each.state != "released" and each.queueable and each not in state.queued.claims:
             if placement.is_rootish(state, each):
                 found.append(each)
     return found
