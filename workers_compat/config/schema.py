@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 import dask.config
@@ -236,7 +237,10 @@ PACELINE: dict[str, tuple[ValueType, str]] = {
         "Folder of a [durable](durability.md) scheduler, as the option `--durable`.",
     ),
     "paceline.scheduler.fetch-weight": (
-        POSITIVE,
+        ValueType(
+            "a finite number above 0",
+            lambda value: not isinstance(value, bool) and 0 < float(value) < inf,
+        ),
         "How many times the duration of fetching inputs counts when the worker of a task is "
         "chosen; 1 with the stock scheduler. See [scheduling](scheduling.md).",
     ),
