@@ -107,6 +107,11 @@ def in_use_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     return sum([data_nbytes(state, dts) for dts in inputs_in_use(ws)])
 
 
+def unused_nbytes(state: SchedulerState, ws: WorkerState) -> int:
+    """Return the bytes of the results that `ws` has in memory and that no running task takes."""
+    return max(0, held_nbytes(ws) - in_use_nbytes(state, ws))
+
+
 def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
     """Return the results on `ws` that the tasks which it runs first take."""
     inputs: dict[TaskState, None] = {}
@@ -154,7 +159,7 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     most = usable_nbytes(state, ws)
     needs = max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)) + float(spilled)
     needs = min(most, needs) + float(fetched)
-    spillable = float(resident_nbytes(state, ws) - in_use_nbytes(state, ws)) if may_spill else 0.0
+    spillable = float(unused_nbytes(state, ws)) if may_spill else 0.0
     return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
 
 
@@ -184,7 +189,7 @@ def spilled_inputs_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState)
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
         if ws in dts.who_has and dts not in in_use:
             total += data_nbytes(state, dts)
-    return max(0, total - (resident_nbytes(state, ws) - in_use_nbytes(state, ws)))
+    return max(0, total - unused_nbytes(state, ws))
 
 
 def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
