@@ -12,6 +12,8 @@ from paceline.scheduler.core.policy.coassignment import LARGE_PART
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
 from paceline.testing import Env, Graph
 
+from tests.support.annotations import on
+
 MakeEnv = Callable[..., Env]
 
 
@@ -92,11 +94,6 @@ def test_data_on_a_paused_worker_is_fetched(duo: Env) -> None:
 
 
 # ------------------------------------------------------------------ restrictions
-
-
-def on(worker: str, *keys: str) -> dict[str, AnnotationSet]:
-    """Restrict the keys to that worker."""
-    return {key: AnnotationSet(workers=[worker]) for key in keys}
 
 
 def test_restrictions_to_workers_and_hosts(env: Env) -> None:

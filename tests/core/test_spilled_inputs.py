@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.policy import admission
-from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env
 
+from tests.support.annotations import on
 from tests.support.memory import MB, beat, cluster, learn
-
-
-def on(address: str, *keys: str) -> dict[str, AnnotationSet]:
-    """Restrict `keys` to that worker."""
-    return dict.fromkeys(keys, AnnotationSet(workers=[address]))
 
 
 def test_the_input_of_a_running_task_is_in_memory() -> None:
@@ -36,7 +31,7 @@ def run_work(env: Env) -> None:
 
 
 def test_spilled_inputs_of_any_size_may_be_read_by_an_idle_worker() -> None:
-    """It does not wait until the worker that makes data has ended all its tasks."""
+    """Check that the sum starts while one of four workers goes on making data."""
     env = cluster(4)  # 220 MB for results on each
     env.client("bob")
     learn(env, "sum", 8)
