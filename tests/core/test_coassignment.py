@@ -124,19 +124,13 @@ def test_a_batch_is_sent_beyond_the_slots_that_later_tasks_take() -> None:
     assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
 
 
-def test_a_batch_starts_where_a_thread_is_free() -> None:
+def test_batches_of_small_results_start_in_free_slots() -> None:
     graph: dict[Any, list[Any]] = {("x", i): [] for i in range(12)}
     env = cluster(1, coassigned_tasks=1)
     env.submit({**graph, "sum": list(graph)})
-    assert env.processing("w0") == [("x", 0)]
-    env.finish(("x", 0))
-    assert env.processing("w0") == [("x", 1)]
-    run_id = env.task(("x", 1)).run_id
-    env.feed(m.LongRunning(key=("x", 1), run_id=run_id, compute_duration=1.0), "w0")
-    assert env.processing("w0") == [("x", 1), ("x", 2)]
-    env = cluster(1, coassigned_tasks=1)
-    env.submit({("x", i): [] for i in range(6)})
     assert env.processing("w0") == [("x", 0), ("x", 1)]
+    env.finish(("x", 0), nbytes=1)
+    assert env.processing("w0") == [("x", 1), ("x", 2)]
 
 
 def test_seceded_tasks_hide_no_free_thread() -> None:

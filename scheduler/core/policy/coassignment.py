@@ -4,7 +4,7 @@ Dask's queue sends root-ish tasks one by one to whichever worker has a free slot
 in the graph land on different workers and their results travel. Here the worker that is sent the
 first task *claims* its siblings, those with the nearest common dependents first. It is sent them as
 soon as they are ready, also beyond its slots, because tasks that follow the first ones would take
-these. Tasks without a claim start new batches, where a thread is free.
+these. Tasks without a claim start new batches.
 
 A worker that is sent the next root-ish task while it has yet to run tasks that use the last results
 holds the data of both. Root-ish tasks with large results wait for that: see ``worker_for_root``.
@@ -98,39 +98,23 @@ def worker_for_root(state: SchedulerState, ts: TaskState, least: WorkerState) ->
     That is `least`, the least loaded one. If the result is large, it is the least loaded one with a
     free thread and no short tasks to finish first. Slots beyond the threads bridge the time until a
     worker receives its next task. But a thread then makes new data before it is sent the task that
-    uses the last. Tasks with siblings wait for free threads, too.
+    uses the last.
     """
-    if not _is_alone(state):
+    if not may_wait_for_results(state, ts, least):
         return least
-    is_large = may_wait_for_results(state, ts, least)
-    if taken_slots(least) >= max(1, least.nthreads) and (is_large or has_siblings(state, ts)):
+    if taken_slots(least) >= max(1, least.nthreads):
         return None
-    if not is_large:
-        return least
     for ws in chain((least,), state.loads.idle_task_count.below(1.0, WORKERS_COMPARED_MAX)):
         if not _has_to_finish(state, ts, ws):
             return ws
     return None
 
 
-def _is_alone(state: SchedulerState) -> bool:
-    """Return whether no other tasks could take the free slots that root-ish tasks leave."""
-    return not state.shares.has_user_priorities and len(state.queued.waiting) <= 1
-
-
-def has_siblings(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether the root-ish task `ts` has siblings and uses no results."""
-    if ts.dependencies:
-        return False
-    consumer = _consumer_of_siblings(state, ts)
-    return consumer is not None and len(consumer.dependencies) > 1
-
-
 def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether the root-ish task `ts` may wait for tasks on `ws` that use results.
 
-    It may if other tasks use its result, the result is large for `ws`, and waiting is not turned
-    off.
+    It may if other tasks use its result, the result is large for `ws`, waiting is not turned off,
+    and no other tasks could take the slot that it leaves free.
     """
     is_quick = usual_duration(ts.group.prefix) < QUICK_SECONDS
     part = QUICK_LARGE_PART if is_quick else LARGE_PART
@@ -139,7 +123,7 @@ def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) 
         return False
     if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
         return False
-    return _is_alone(state)
+    return not state.shares.has_user_priorities and len(state.queued.waiting) <= 1
 
 
 def _has_to_finish(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:

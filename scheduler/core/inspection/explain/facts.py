@@ -10,7 +10,7 @@ from typing import Any, Final
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.share_report import share_facts
 from paceline.scheduler.core.policy import admission
-from paceline.scheduler.core.policy.coassignment import has_siblings, may_wait_for_results
+from paceline.scheduler.core.policy.coassignment import may_wait_for_results
 from paceline.scheduler.core.policy.placement import (
     allowed_workers,
     is_rootish,
@@ -327,7 +327,6 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "memory": memory_facts(state, ts),
         "share": share_facts(state, ts),
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
-        "has_siblings": has_siblings(state, ts),
         "may_wait_for_results": any(may_wait_for_results(state, ts, ws) for ws in running),
     }
 

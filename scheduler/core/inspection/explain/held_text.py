@@ -92,8 +92,6 @@ def queued(key: str, facts: Facts) -> str:
     if able:
         return f"{text}: {too_short}. It waits for a slot of {join_names(able)}."
     until = "a worker has a free slot"
-    if queue["has_siblings"]:
-        until = "a worker has a free thread"
     if queue["may_wait_for_results"]:
         until = "a worker has a free thread, and no short tasks that use results if it has only one"
     if queue["batch"]:
