@@ -171,7 +171,11 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
         most = max(n_left, n_family)
         if consumer is None or most <= 0 or len(seen) > n_visits:
             return
-        siblings = _siblings(state, consumer, seen, n_visits, most + 1)
+        siblings: list[TaskState] = []
+        if len(consumer.dependencies) == 1:  # part of a chain
+            seen[consumer] = None
+        else:
+            siblings = _siblings(state, consumer, seen, n_visits, most + 1)
         n_claimed = len(siblings) if len(siblings) <= n_family else max(0, n_left)
         for each in siblings[:n_claimed]:
             state.queued.claim(each, ws)
