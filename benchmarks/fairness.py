@@ -102,9 +102,12 @@ def chains_of_four(name: str, n: int) -> Graph:
 
 
 def pairs(name: str, n: int) -> Graph:
-    """Return `n` tasks of which each two neighbours are added."""
-    sums: Graph = {(f"{name}-sum", i): [(name, i), (name, i + 1)] for i in range(n - 1)}
-    return {**roots(name, n), **sums}
+    """Return `n` tasks of which each two neighbours are added, in dask's order: depth first."""
+    graph: Graph = {(name, 0): []}
+    for i in range(n - 1):
+        graph[(name, i + 1)] = []
+        graph[(f"{name}-sum", i)] = [(name, i), (name, i + 1)]
+    return graph
 
 
 def main(arguments: list[str] | None = None) -> None:
