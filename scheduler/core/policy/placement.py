@@ -22,7 +22,7 @@ from paceline.scheduler.core.state.workers.loads import (
     usable_threads,
 )
 
-#: Dependencies considered when placing a task; of more, an evenly spaced sample is taken.
+#: Of more than twice as many dependencies, an evenly spaced sample is considered.
 SAMPLE_MAX: Final = 10_000
 
 #: Number of candidates from which one is picked round-robin instead of the least occupied.
@@ -163,9 +163,7 @@ def _place_near_data(
     fetch.
     """
     local: dict[WorkerState, int] = {}
-    dependencies = ts.dependencies
-    if len(dependencies) > SAMPLE_MAX:
-        dependencies = dependencies[:: len(dependencies) // SAMPLE_MAX]
+    dependencies, share = _sample(ts.dependencies)
     total = 0
     for dts in dependencies:
         nbytes = dts.nbytes
@@ -177,8 +175,7 @@ def _place_near_data(
     if state.domains.of:
         sizes = ((dts, data_nbytes(state, dts)) for dts in dependencies)
         state.domains.add_readable(local, sizes)
-    if dependencies is not ts.dependencies:
-        share = len(ts.dependencies) // len(dependencies)
+    if share > 1:
         total *= share
         local = {ws: nbytes * share for ws, nbytes in local.items()}
     candidates = _candidates(state, local, ts.actor, valid)
@@ -187,6 +184,12 @@ def _place_near_data(
     if len(candidates) == 1:
         return next(iter(candidates))
     return _starts_soonest(state, ts, candidates, local, total)
+
+
+def _sample(dependencies: tuple[TaskState, ...]) -> tuple[tuple[TaskState, ...], int]:
+    """Return some of many dependencies, evenly spaced, and how many each of them stands for."""
+    share = len(dependencies) // SAMPLE_MAX or 1
+    return dependencies[::share], share
 
 
 def _candidates(
@@ -235,12 +238,13 @@ def _starts_soonest(
 
 def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> float:
     """Return how long `ws` would take to fetch what it lacks of the inputs of `ts`, in seconds."""
-    missing = [dts for dts in ts.dependencies if dts not in ws.has_what]
+    dependencies, share = _sample(ts.dependencies)
+    missing = [dts for dts in dependencies if dts not in ws.has_what]
     if state.domains:
         cost = sum(state.domains.read_nbytes(dts, ws, data_nbytes(state, dts)) for dts in missing)
     else:
         cost = sum(data_nbytes(state, dts) for dts in missing)
-    return cost / state.bandwidth
+    return cost * share / state.bandwidth
 
 
 def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
