@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import cloudpickle
+import dask
 import pytest
 from dask._expr import LLGExpr
 from paceline.protocol import messages as m
@@ -21,8 +22,10 @@ MANY = 15_000
 @pytest.fixture
 async def scheduler() -> AsyncIterator[Scheduler]:
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
-    async with Scheduler(**options, compile_in_threads=True) as made:
-        yield made
+    # the memory manager would drop second replicas after two seconds
+    with dask.config.set({"distributed.scheduler.active-memory-manager.start": False}):
+        async with Scheduler(**options, compile_in_threads=True) as made:
+            yield made
 
 
 def keys() -> list[str]:
