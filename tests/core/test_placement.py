@@ -34,7 +34,7 @@ def test_large_clusters_are_not_searched(env: Env) -> None:
 
 def test_fetching_many_inputs_is_estimated_from_a_part_of_them(duo: Env) -> None:
     duo.checks = False
-    n = 2 * placement.SAMPLE_MAX + 2
+    n = 2 * placement.SAMPLE_MIN + 2
     duo.submit({**{("x", i): [] for i in range(n)}, "y": [("x", i) for i in range(n)]})
     nbytes = n * duo.state.config.default_data_size_nbytes
     seconds = placement.fetch_seconds(duo.state, duo.task("y"), duo.worker("w1"))

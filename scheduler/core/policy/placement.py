@@ -22,8 +22,9 @@ from paceline.scheduler.core.state.workers.loads import (
     usable_threads,
 )
 
-#: Of more than twice as many dependencies, an evenly spaced sample is considered.
-SAMPLE_MAX: Final = 10_000
+#: If there are twice as many dependencies or more, an evenly spaced sample of at least this size is
+#: considered.
+SAMPLE_MIN: Final = 10_000
 
 #: Number of candidates from which one is picked round-robin instead of the least occupied.
 SMALL_CLUSTER = 20
@@ -163,7 +164,7 @@ def _place_near_data(
     fetch.
     """
     local: dict[WorkerState, int] = {}
-    dependencies, share = _sample(ts.dependencies)
+    dependencies, n = _sample(ts.dependencies)
     total = 0
     for dts in dependencies:
         nbytes = dts.nbytes
@@ -175,9 +176,9 @@ def _place_near_data(
     if state.domains.of:
         sizes = ((dts, data_nbytes(state, dts)) for dts in dependencies)
         state.domains.add_readable(local, sizes)
-    if share > 1:
-        total *= share
-        local = {ws: nbytes * share for ws, nbytes in local.items()}
+    if n > 1:
+        total *= n
+        local = {ws: nbytes * n for ws, nbytes in local.items()}
     candidates = _candidates(state, local, ts.actor, valid)
     if not candidates:
         return None
@@ -187,9 +188,9 @@ def _place_near_data(
 
 
 def _sample(dependencies: tuple[TaskState, ...]) -> tuple[tuple[TaskState, ...], int]:
-    """Return some of many dependencies, evenly spaced, and how many each of them stands for."""
-    share = len(dependencies) // SAMPLE_MAX or 1
-    return dependencies[::share], share
+    """Return every n-th of `dependencies`, and n. It is 1 unless they are many."""
+    n = len(dependencies) // SAMPLE_MIN or 1
+    return dependencies[::n], n
 
 
 def _candidates(
@@ -238,13 +239,13 @@ def _starts_soonest(
 
 def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> float:
     """Return how long `ws` would take to fetch what it lacks of the inputs of `ts`, in seconds."""
-    dependencies, share = _sample(ts.dependencies)
+    dependencies, n = _sample(ts.dependencies)
     missing = [dts for dts in dependencies if dts not in ws.has_what]
     if state.domains:
         cost = sum(state.domains.read_nbytes(dts, ws, data_nbytes(state, dts)) for dts in missing)
     else:
         cost = sum(data_nbytes(state, dts) for dts in missing)
-    return cost * share / state.bandwidth
+    return cost * n / state.bandwidth
 
 
 def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
