@@ -131,6 +131,12 @@ def test_batches_of_small_results_start_in_free_slots() -> None:
     assert env.processing("w0") == [("x", 0), ("x", 1)]
     env.finish(("x", 0), nbytes=1)
     assert env.processing("w0") == [("x", 1), ("x", 2)]
+    run_id = env.task(("x", 1)).run_id
+    env.feed(m.LongRunning(key=("x", 1), run_id=run_id, compute_duration=1.0), "w0")
+    assert env.processing("w0") == [("x", 1), ("x", 2), ("x", 3)]
+    env = cluster(1, coassigned_tasks=1)
+    env.submit({("x", i): [] for i in range(6)})
+    assert env.processing("w0") == [("x", 0), ("x", 1)]
 
 
 def test_seceded_tasks_hide_no_free_thread() -> None:
