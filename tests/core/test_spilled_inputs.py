@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.policy import admission
 from paceline.testing import Env
@@ -19,6 +20,25 @@ def test_the_input_of_a_running_task_is_in_memory() -> None:
     env.submit({"use-1": ["shared"], "use-2": ["shared"]})
     assert admission.missing_nbytes(env.state, env.task("use-2"), env.worker("w0")) == 0
     assert env.states("use-1", "use-2") == ["processing", "processing"]
+
+
+def test_a_part_of_what_is_released_had_been_spilled() -> None:
+    """Otherwise x-2 would fit as well until the next heartbeat."""
+    env = cluster(1)  # 220 MB for results
+    learn(env, "x", 90 * MB)
+    keys = [f"held-{i}" for i in range(6)]
+    env.submit({key: [] for key in keys})
+    for key in keys:
+        env.finish(key, nbytes=50 * MB)
+    beat(env, "w0", 160, spilled=200)
+    w0 = env.worker("w0")
+    env.release(*keys[:3])
+    assert (w0.nbytes, w0.spilled_nbytes) == (150 * MB, pytest.approx(100 * MB))
+    env.submit({"x-1": []})
+    env.submit({"x-2": []})
+    assert env.states("x-1", "x-2") == ["processing", "queued"]
+    env.release(*keys[3:])
+    assert (w0.nbytes, w0.spilled_nbytes) == (0, 0)
 
 
 def run_work(env: Env) -> None:

@@ -97,13 +97,20 @@ def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> Non
         return
     del ws.has_what[ts]
     nbytes = data_nbytes(state, ts)
-    ws.nbytes -= nbytes
+    _take_nbytes(ws, nbytes)
     ts.account.nbytes -= nbytes
     if len(ts.who_has) == 2:
         state.replicated_tasks.pop(ts, None)
     ts.who_has = without_item(ts.who_has, ws)
     if not ts.who_has:
         _data_is_gone(ts)
+
+
+def _take_nbytes(ws: WorkerState, nbytes: int) -> None:
+    """Subtract a result of `nbytes` bytes from those of `ws`, which may have spilled it."""
+    if ws.spilled_nbytes and nbytes:
+        ws.spilled_nbytes -= ws.spilled_nbytes * nbytes // ws.nbytes
+    ws.nbytes -= nbytes
 
 
 def remove_all_data(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
@@ -120,7 +127,7 @@ def remove_all_data(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
             _data_is_gone(ts)
         alone.append(ts)
     ws.has_what.clear()
-    ws.nbytes = 0
+    ws.nbytes = ws.spilled_nbytes = 0
     return alone
 
 
@@ -131,7 +138,7 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     nbytes = data_nbytes(state, ts)
     ts.account.nbytes -= nbytes * len(ts.who_has)
     for ws in ts.who_has:
-        ws.nbytes -= nbytes
+        _take_nbytes(ws, nbytes)
         del ws.has_what[ts]
     if len(ts.who_has) > 1:
         state.replicated_tasks.pop(ts, None)

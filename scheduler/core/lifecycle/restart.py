@@ -95,7 +95,7 @@ def _empty(turn: Turn, ws: WorkerState) -> None:
     ws.task_prefix_count = {}
     ws.unknown_duration_count = {}
     ws.unknown_duration_total = 0
-    ws.nbytes = 0
+    ws.nbytes = ws.spilled_nbytes = 0
     ws.network_occ = 0
     ws.used_resources = dict.fromkeys(ws.resources, 0.0)
     turn.state.loads.touch(ws)

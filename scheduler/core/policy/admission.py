@@ -23,7 +23,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots, usable_threads
 
 from . import placement, worker_ends
-from .memory import held_nbytes, spilled_nbytes
+from .memory import held_nbytes
 
 #: A worker that is expected to use more than this share of its limit is watched.
 WATCHED = 0.7
@@ -97,7 +97,7 @@ def resident_nbytes(state: SchedulerState, ws: WorkerState) -> int:
 
     The inputs of a running task are in memory even if they were spilled.
     """
-    if not spilled_nbytes(ws.metrics):
+    if not ws.spilled_nbytes:
         return ws.nbytes
     return max(held_nbytes(ws), in_use_nbytes(state, ws))
 
@@ -182,7 +182,7 @@ def spilled_inputs_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState)
 
     Results that no running task takes are spilled first.
     """
-    if not spilled_nbytes(ws.metrics):
+    if not ws.spilled_nbytes:
         return 0
     in_use = inputs_in_use(ws)
     total = 0

@@ -53,7 +53,7 @@ def spilled_nbytes(metrics: Mapping[str, Any]) -> int:
 
 def held_nbytes(ws: WorkerState) -> int:
     """Return the bytes of the results that `ws` holds, without those it spilled."""
-    return max(0, ws.nbytes - spilled_nbytes(ws.metrics))
+    return max(0, ws.nbytes - ws.spilled_nbytes)
 
 
 def memory_use(ws: WorkerState) -> MemoryUse:

@@ -423,17 +423,16 @@ class WorkerState:
         released_runs: key of a released task that it had and may still execute -> account.
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         stuck_runs: key in `extra_runs` of a run that timed out -> time of the next restart for it.
-        has_what: tasks whose results the worker holds, in order.
-        nbytes, reported_nbytes: size of those results, and as of the last heartbeat, in bytes.
+        has_what, actors: tasks whose results the worker holds, in order; those that are actors.
+        nbytes, reported_nbytes: bytes of those results; the same as of the last heartbeat.
+        spilled_nbytes: bytes of them that it is expected to have spilled.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
         task_prefix_count: prefix with a known duration -> processing tasks that have not seceded.
         unknown_duration_count: the same for prefixes without a known duration.
         unknown_duration_total: sum of ``unknown_duration_count``, which may have many prefixes.
-        actors: actors on the worker.
         resources, used_resources: resource -> amount supplied, and amount in use.
-        metrics: metrics of the last heartbeat.
-        last_seen, time_delay: seconds.
+        metrics, last_seen, time_delay: those of the last heartbeat, and its time; seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
         idle_nbytes: memory that its process used besides results when it was idle; -1 if unknown.
         watched_nbytes: bytes of present and expected results from which ``Admission`` is short.
@@ -483,6 +482,7 @@ class WorkerState:
     memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
     idle_nbytes: int = -1
     reported_nbytes: int = 0
+    spilled_nbytes: int = 0
     watched_nbytes: int = UNLIMITED_NBYTES
     backpressured: bool = False
     task_slots: float = 1
