@@ -193,6 +193,18 @@ def test_spilled_inputs_need_memory() -> None:
     assert env.states("sum-2") == ["processing"]
 
 
+def test_a_task_that_frees_memory_waits_for_another_with_large_inputs() -> None:
+    """Both inputs are in use, and no result of 20 MB fits beside them."""
+    env = cluster(1, nthreads=2)  # 220 MB for results
+    learn(env, "sum", 20 * MB)
+    env.submit({"a": [], "b": [], "sum-1": ["a"], "sum-2": ["b"]}, ["sum-1", "sum-2"])
+    env.finish("a", nbytes=100 * MB)
+    env.finish("b", nbytes=100 * MB)
+    assert env.states("sum-1", "sum-2") == ["processing", "queued"]
+    env.finish("sum-1", nbytes=20 * MB)
+    assert env.states("sum-2") == ["processing"]
+
+
 def test_few_tasks_are_chosen_in_a_turn() -> None:
     """To choose a task while memory is short takes much longer than to send it."""
     env = cluster(1, nthreads=30)  # 220 MB for results

@@ -151,7 +151,8 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
             freed += data_nbytes(state, dts)
     if freed and freed >= memory.result_nbytes + missing:
         if not missing or missing + ws.network_occ <= LOADED_MAX * ws.memory_limit:
-            return True
+            if _may_run_beside(state, ts, ws):
+                return True
     if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
         return False
     if is_too_small(state, ts, ws):
@@ -161,6 +162,18 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     needs = min(most, needs) + float(fetched)
     spillable = float(unused_nbytes(state, ws)) if may_spill else 0.0
     return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
+
+
+def _may_run_beside(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` has memory for what its tasks and `ts` use and make, and nothing else."""
+    if len(ws.processing) == len(ws.long_running):
+        return True
+    in_use = inputs_in_use(ws)
+    inputs = in_use | dict.fromkeys(ts.dependencies[:DEPENDENCIES_MAX])
+    used = sum([data_nbytes(state, dts) for dts in inputs])
+    made = results_nbytes(state, ws) - resident_nbytes(state, ws)
+    made += ts.group.prefix.memory.task_nbytes
+    return used + made <= usable_nbytes(state, ws)
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
