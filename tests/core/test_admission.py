@@ -13,6 +13,7 @@ from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
 from paceline.testing import Env
 
+from tests.support.annotations import on
 from tests.support.memory import MB, beat, cluster, join, learn
 
 
@@ -203,6 +204,34 @@ def test_a_task_that_frees_memory_waits_for_another_with_large_inputs() -> None:
     assert env.states("sum-1", "sum-2") == ["processing", "queued"]
     env.finish("sum-1", nbytes=20 * MB)
     assert env.states("sum-2") == ["processing"]
+
+
+def test_workers_that_may_run_short_of_memory_report_more_often() -> None:
+    env = cluster(2)
+    learn(env, "x", 90 * MB)
+    env.submit({"x-1": [], "x-2": []}, annotations=on("w0", "x-1", "x-2"))
+    seconds = [admission.heartbeat_seconds(env.state, env.worker(ws)) for ws in ("w0", "w1")]
+    assert seconds == [0.1, 0.5]
+    env.release("x-1", "x-2")
+    env.tick()
+    assert admission.heartbeat_seconds(env.state, env.worker("w0")) == 0.5
+
+
+def test_a_measurement_is_learned_from_once() -> None:
+    """Heartbeats may repeat the memory of the process, which was measured before a release."""
+    env = cluster(1)
+    env.submit({"data": []})
+    env.finish("data", nbytes=100 * MB)
+    metrics = {"memory": 160 * MB, "time": 1.0}
+    env.heartbeat("w0", metrics={**metrics, "managed_bytes": 100 * MB})
+    assert env.worker("w0").idle_nbytes == 60 * MB
+    env.release("data")
+    for _ in range(2):
+        env.heartbeat("w0", metrics={**metrics, "managed_bytes": 0})
+    assert env.worker("w0").idle_nbytes == 60 * MB
+    for when in (1.5, 2.0):
+        env.heartbeat("w0", metrics={"memory": 70 * MB, "time": when, "managed_bytes": 0})
+    assert env.worker("w0").idle_nbytes == 70 * MB
 
 
 def test_few_tasks_are_chosen_in_a_turn() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.containers import PriorityQueue
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env, Graph
 
-from tests.support.memory import MB, cluster, join, learn
+from tests.support.memory import MB, beat, cluster, join, learn
 
 
 def test_first_members_of_a_queue() -> None:
@@ -99,7 +100,28 @@ def test_threads_are_free_if_what_they_would_make_cannot_be_spilled() -> None:
     held = [f"x-{i}" for i in range(1, 13) if env.states(f"x-{i}") == ["processing"]]
     for key in held:
         env.finish(key, nbytes=90 * MB)
+    # two further results would take the workers to 0.95 of their limit
+    assert [len(env.processing(ws)) for ws in ("w0", "w1")] == [1, 1]
+    for address in ("w0", "w1"):
+        beat(env, address, 60, spilled=180)
     assert [len(env.processing(ws)) for ws in ("w0", "w1")] == [2, 2]
+
+
+def test_the_first_task_waits_for_a_report_of_what_was_spilled() -> None:
+    """Check that it does not wait for a worker that has not reported for some time."""
+    env = cluster(1)  # 220 MB for results
+    learn(env, "x", 90 * MB)
+    env.submit({f"x-{i}": [] for i in range(1, 7)})
+    for i in range(1, 4):
+        env.finish(f"x-{i}", nbytes=90 * MB)
+        beat(env, "w0", 60 + 90 * i, managed=0)
+    assert env.states("x-4") == ["queued"]
+    beat(env, "w0", 330)  # it has not spilled
+    assert env.states("x-4") == ["processing"]
+    env.finish("x-4", nbytes=90 * MB)
+    assert env.states("x-5") == ["queued"]
+    env.tick(admission.REPORT_SECONDS)
+    assert env.states("x-5") == ["processing"]
 
 
 @pytest.mark.parametrize(

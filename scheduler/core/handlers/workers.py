@@ -138,14 +138,14 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
         add_metric(totals, name, value)
-    ws.metrics = metrics if NO_METRICS.keys() <= metrics.keys() else {**NO_METRICS, **metrics}
     ws.spilled_nbytes = spilled_nbytes(metrics)
     if state.domains or "memory_domain" in metrics:
         state.domains.learn(ws, metrics.get("memory_domain"))
     if ws.ends_at or ENDS_METRIC in metrics:
         learn_end(turn, ws, metrics)
     _learn_unmanaged(state, ws, metrics, turn.now)
-    learn_memory(state, ws, ws.metrics)
+    learn_memory(state, ws, metrics)
+    ws.metrics = metrics if NO_METRICS.keys() <= metrics.keys() else {**NO_METRICS, **metrics}
     for name, value in (message.host_info or {}).items():
         if name not in OWN_HOST_FACTS and (name in info or len(info) < HOST_FACTS_MAX):
             info[name] = value

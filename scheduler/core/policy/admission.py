@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import TypeAlias
 
+from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
 from paceline.scheduler.core.state.estimates import data_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -49,6 +50,14 @@ LOADED_MAX = 0.1
 #: A worker that cannot hold the result of a task is too small for it if another worker that may run
 #: it can hold more than this multiple. Workers with equal limits differ by their idle process.
 LARGER = 1.25
+#: The expected use of a worker may reach this share of its limit before a heartbeat shows what it
+#: has spilled. Stock workers are killed at 0.95.
+SPILLING_MAX = 0.9
+#: Time within which a heartbeat is expected to show what a worker has spilled, seconds.
+REPORT_SECONDS = 2.0
+#: Heartbeats of workers that may soon run short of memory: least number of seconds between two, and
+#: most in a second of all workers.
+HEARTBEAT_SECONDS_MIN, HEARTBEATS_PER_SECOND_MAX = 0.1, 500
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
 #: Maximum number of seceded tasks among which those that a worker runs are searched.
@@ -123,6 +132,14 @@ def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
     return inputs
 
 
+def heartbeat_seconds(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the seconds until the next heartbeat of `ws`, fewer if it may run short of memory."""
+    n_workers = len(state.workers)
+    if state.admission.is_short and is_watched(state, ws):
+        return max(HEARTBEAT_SECONDS_MIN, n_workers / HEARTBEATS_PER_SECOND_MAX)
+    return heartbeat_interval(n_workers)
+
+
 def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
     """Return whether `ws` may soon run short of memory."""
     return results_nbytes(state, ws) > ws.watched_nbytes
@@ -136,7 +153,7 @@ def free_nbytes(state: SchedulerState, ws: WorkerState) -> float:
 def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool = False) -> bool:
     """Return whether `ws` is expected to have the memory for `ts`.
 
-    If `may_spill`, the results that it holds and no task uses do not count.
+    If `may_spill`, it is expected to spill results that no task uses.
     """
     allowed = allowed_nbytes(state, ws)
     if allowed >= UNLIMITED_NBYTES or ts.actor:
@@ -160,7 +177,7 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     most = usable_nbytes(state, ws)
     needs = max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)) + float(spilled)
     needs = min(most, needs) + float(fetched)
-    spillable = float(unused_nbytes(state, ws)) if may_spill else 0.0
+    spillable = _spillable_nbytes(state, ws) if may_spill else 0.0
     return needs <= SMALL * allowed or needs <= free_nbytes(state, ws) + spillable
 
 
@@ -174,6 +191,18 @@ def _may_run_beside(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bo
     made = results_nbytes(state, ws) - resident_nbytes(state, ws)
     made += ts.group.prefix.memory.task_nbytes
     return used + made <= usable_nbytes(state, ws)
+
+
+def _spillable_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the bytes that `ws` is expected to spill if that is necessary."""
+    most = SPILLING_MAX * ws.memory_limit - allowed_nbytes(state, ws)
+    return max(0.0, min(float(unused_nbytes(state, ws)), most))
+
+
+def _may_spill(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether `ws` may have spilled results since its last heartbeat, or be about to."""
+    is_recent = state.now - ws.last_seen < REPORT_SECONDS
+    return is_recent and ws.nbytes > ws.metrics.get("managed_bytes", ws.nbytes)
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
@@ -261,6 +290,8 @@ def may_end(state: SchedulerState, ws: WorkerState) -> bool:
 
     Tasks that it has not begun do not end while all threads execute tasks that free nothing.
     """
+    if _may_spill(state, ws):
+        return True
     n_tasks = len(ws.processing) - len(ws.long_running)
     n_fruitless = 0
     for ts, seconds in ws.executing.items():  # as of the last heartbeat

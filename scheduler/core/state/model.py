@@ -424,7 +424,7 @@ class WorkerState:
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         stuck_runs: key in `extra_runs` of a run that timed out -> time of the next restart for it.
         has_what, actors: tasks whose results the worker holds, in order; those that are actors.
-        nbytes, reported_nbytes: bytes of those results; the same as of the last heartbeat.
+        nbytes, reported_nbytes: bytes of those results; the same when it last measured its memory.
         spilled_nbytes: bytes of them that it is expected to have spilled.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.

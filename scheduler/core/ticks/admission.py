@@ -39,7 +39,8 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
     allowed = allowed_nbytes(state, ws)
     _add_measured_peaks(state, metrics.get(PEAKS))
     process = int(metrics.get("memory", 0))
-    if process:
+    measured_at = metrics.get("time")
+    if process and (not measured_at or measured_at != ws.metrics.get("time")):
         managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
         incoming = int((metrics.get("transfer") or {}).get("incoming_bytes", 0))
         spilled = spilled_nbytes(metrics)

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.config import heartbeat_interval
+from paceline.scheduler.core.policy.admission import heartbeat_seconds
 from paceline.scheduler.core.state.addresses import registration_error
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.peers.client_stream import ClientStream
@@ -102,7 +103,7 @@ def handle_heartbeat_worker(
     return {
         "status": "OK",
         "time": server.now(),
-        "heartbeat-interval": heartbeat_interval(len(server.state.workers)),
+        "heartbeat-interval": heartbeat_seconds(server.state, server.state.workers[address]),
     }
 
 
