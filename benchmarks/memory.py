@@ -31,6 +31,8 @@ N_WORKERS, NTHREADS = 2, 2
 PART = 1 / 3
 #: Seconds after which a program counts as failed.
 TIMEOUT_SECONDS = 60
+#: Time in which workers report what their idle processes use, seconds.
+HEARTBEATS_SECONDS = 2.0
 _PAUSE = re.compile(r"^(\S+ \S+) - .*(Pausing|Resuming) worker", re.MULTILINE)
 
 Program = Callable[[Any], float]
@@ -95,6 +97,7 @@ def run(scheduler: Sequence[str], program: Program, nbytes: int, nthreads: int) 
         arrays = program in memory_programs.OF_ARRAYS
         prepare = memory_programs.prepare_arrays if arrays else memory_programs.prepare
         idle = sum(client.run(prepare).values()) // N_WORKERS
+        time.sleep(HEARTBEATS_SECONDS)
         if not nbytes:
             client.run(quality_meter.begin)
         started = time.perf_counter()
