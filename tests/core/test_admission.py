@@ -210,11 +210,11 @@ def test_workers_that_may_run_short_of_memory_report_more_often() -> None:
     env = cluster(2)
     learn(env, "x", 90 * MB)
     env.submit({"x-1": [], "x-2": []}, annotations=on("w0", "x-1", "x-2"))
-    seconds = [admission.heartbeat_seconds(env.state, env.worker(ws)) for ws in ("w0", "w1")]
-    assert seconds == [0.1, 0.5]
+    seconds = [admission.heartbeat_seconds(env.state, ws) for ws in ("w0", "w1", "gone")]
+    assert seconds == [0.1, 0.5, 0.5]
     env.release("x-1", "x-2")
     env.tick()
-    assert admission.heartbeat_seconds(env.state, env.worker("w0")) == 0.5
+    assert admission.heartbeat_seconds(env.state, "w0") == 0.5
 
 
 def test_a_measurement_is_learned_from_once() -> None:

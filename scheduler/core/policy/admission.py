@@ -132,10 +132,14 @@ def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
     return inputs
 
 
-def heartbeat_seconds(state: SchedulerState, ws: WorkerState) -> float:
-    """Return the seconds until the next heartbeat of `ws`, fewer if it may run short of memory."""
+def heartbeat_seconds(state: SchedulerState, address: str) -> float:
+    """Return the seconds until the next heartbeat of a worker that may have been removed.
+
+    There are fewer if it may run short of memory.
+    """
     n_workers = len(state.workers)
-    if state.admission.is_short and is_watched(state, ws):
+    ws = state.workers.get(address)
+    if ws is not None and state.admission.is_short and is_watched(state, ws):
         return max(HEARTBEAT_SECONDS_MIN, n_workers / HEARTBEATS_PER_SECOND_MAX)
     return heartbeat_interval(n_workers)
 

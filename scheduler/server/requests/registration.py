@@ -103,7 +103,7 @@ def handle_heartbeat_worker(
     return {
         "status": "OK",
         "time": server.now(),
-        "heartbeat-interval": heartbeat_seconds(server.state, server.state.workers[address]),
+        "heartbeat-interval": heartbeat_seconds(server.state, address),
     }
 
 
