@@ -206,15 +206,18 @@ def test_a_task_that_frees_memory_waits_for_another_with_large_inputs() -> None:
     assert env.states("sum-2") == ["processing"]
 
 
-def test_workers_that_may_run_short_of_memory_report_more_often() -> None:
-    env = cluster(2)
+@pytest.mark.parametrize(("n", "often", "usual"), [(2, 0.1, 0.5), (40, 0.4, 1.0), (300, 2.5, 2.5)])
+def test_workers_that_may_run_short_of_memory_report_more_often(
+    n: int, often: float, usual: float
+) -> None:
+    env = cluster(n)
     learn(env, "x", 90 * MB)
     env.submit({"x-1": [], "x-2": []}, annotations=on("w0", "x-1", "x-2"))
     seconds = [admission.heartbeat_seconds(env.state, ws) for ws in ("w0", "w1", "gone")]
-    assert seconds == [0.1, 0.5, 0.5]
+    assert seconds == [often, usual, usual]
     env.release("x-1", "x-2")
     env.tick()
-    assert admission.heartbeat_seconds(env.state, "w0") == 0.5
+    assert admission.heartbeat_seconds(env.state, "w0") == usual
 
 
 def test_a_measurement_is_learned_from_once() -> None:

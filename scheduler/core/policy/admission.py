@@ -57,7 +57,7 @@ SPILLING_MAX = 0.9
 REPORT_SECONDS = 2.0
 #: Heartbeats of workers that may soon run short of memory: least number of seconds between two, and
 #: most in a second of all workers.
-HEARTBEAT_SECONDS_MIN, HEARTBEATS_PER_SECOND_MAX = 0.1, 500
+HEARTBEAT_SECONDS_MIN, HEARTBEATS_PER_SECOND_MAX = 0.1, 100
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
 #: Maximum number of seceded tasks among which those that a worker runs are searched.
@@ -138,10 +138,11 @@ def heartbeat_seconds(state: SchedulerState, address: str) -> float:
     There are fewer if it may run short of memory.
     """
     n_workers = len(state.workers)
+    seconds = heartbeat_interval(n_workers)
     ws = state.workers.get(address)
     if ws is not None and state.admission.is_short and is_watched(state, ws):
-        return max(HEARTBEAT_SECONDS_MIN, n_workers / HEARTBEATS_PER_SECOND_MAX)
-    return heartbeat_interval(n_workers)
+        seconds = min(seconds, max(HEARTBEAT_SECONDS_MIN, n_workers / HEARTBEATS_PER_SECOND_MAX))
+    return seconds
 
 
 def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
