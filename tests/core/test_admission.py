@@ -129,6 +129,8 @@ def test_a_worker_is_too_small_while_a_larger_one_may_run_the_task(large: int) -
     while running := env.processing("w0"):  # soon nothing fits
         assert not env.processing("w1")
         env.finish(running[0], nbytes=240 * MB)
+        beat(env, "w0", 60)
+        beat(env, "w1", 60)
         env.tick()
     assert env.states("x-1", "x-8") == ["memory", "memory"]
     env.submit({"x-9": []}, annotations={"x-9": on[1]})
@@ -141,6 +143,7 @@ def test_spilled_results_do_not_count() -> None:
     env.submit({"data": [], "x-1": []})
     env.finish("data", nbytes=250 * MB)
     env.finish("x-1", nbytes=90 * MB)
+    beat(env, "w0", 390)
     env.submit({"x-2": []})
     env.submit({"x-3": []})
     assert sorted(env.states("x-2", "x-3")) == ["processing", "queued"]

@@ -12,7 +12,7 @@ from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env, Graph
 
-from tests.support.memory import MB, cluster, learn
+from tests.support.memory import MB, beat, cluster, learn
 
 #: Sizes of the results of some prefixes in MB. Others have 60, and a worker the memory for three.
 SIZES = {"sum": 0, "small": 0, "big": 90, "frees": 0}
@@ -36,6 +36,7 @@ def run(env: Env, graph: Graph, n: int) -> list[str]:
     for _ in range(n):
         (key,) = [key for key in graph if env.states(key) == ["processing"]]
         env.finish(key, nbytes=SIZES.get(key.partition("-")[0], 60) * MB)
+        beat(env, "w0", 60 + env.worker("w0").nbytes // MB)
         order.append(key)
     return order
 

@@ -22,6 +22,7 @@ from paceline.scheduler.core.instructions import (
     SetTimer,
     WantsContinue,
 )
+from paceline.scheduler.core.policy.admission import may_spill
 from paceline.scheduler.core.policy.fairness import can_run
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
@@ -517,6 +518,8 @@ class World:
         """Return whether ticks will change the state, if nothing else happens."""
         state = self.state
         if state.task_policies.alarms or any(ws.extra_runs for ws in state.workers.values()):
+            return True
+        if state.queued.waiting and any(may_spill(state, ws) for ws in state.workers.values()):
             return True
         return bool(state.whole_workers.reserved) or any(
             ts.state == "no-worker" and can_run(state, ts) for ts in state.whole_workers.due

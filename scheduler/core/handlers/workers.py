@@ -139,6 +139,7 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
         add_metric(totals, name, value)
     ws.spilled_nbytes = spilled_nbytes(metrics)
+    ws.heartbeat_nbytes = ws.nbytes
     if state.domains or "memory_domain" in metrics:
         state.domains.learn(ws, metrics.get("memory_domain"))
     if ws.ends_at or ENDS_METRIC in metrics:

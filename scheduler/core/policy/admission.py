@@ -204,10 +204,9 @@ def _spillable_nbytes(state: SchedulerState, ws: WorkerState) -> float:
     return max(0.0, min(float(unused_nbytes(state, ws)), most))
 
 
-def _may_spill(state: SchedulerState, ws: WorkerState) -> bool:
+def may_spill(state: SchedulerState, ws: WorkerState) -> bool:
     """Return whether `ws` may have spilled results since its last heartbeat, or be about to."""
-    is_recent = state.now - ws.last_seen < REPORT_SECONDS
-    return is_recent and ws.nbytes > ws.metrics.get("managed_bytes", ws.nbytes)
+    return ws.nbytes > ws.heartbeat_nbytes and state.now - ws.last_seen < REPORT_SECONDS
 
 
 def missing_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState) -> int:
@@ -295,7 +294,7 @@ def may_end(state: SchedulerState, ws: WorkerState) -> bool:
 
     Tasks that it has not begun do not end while all threads execute tasks that free nothing.
     """
-    if _may_spill(state, ws):
+    if may_spill(state, ws):
         return True
     n_tasks = len(ws.processing) - len(ws.long_running)
     n_fruitless = 0

@@ -381,12 +381,10 @@ class ClientState:
     """A client, or an extension that holds keys like one (queues, variables, published datasets).
 
     Attributes:
-        client_key: the name of the client.
-        versions: package versions as the client sent them.
+        client_key, versions: the name of the client; package versions as it sent them.
         wants_what: tasks that the client has futures of.
         last_seen: time of the last message in seconds since the epoch.
-        heartbeats: number of heartbeats received.
-        heartbeat_overdue: whether heartbeats have stopped and this was logged.
+        heartbeats, heartbeat_overdue: number received; whether they stopped and this was logged.
         closed_cleanly: whether it announced that it closes, so that its desires are not retained.
         grace_deadline: for a client that disconnected without closing, the time in seconds since
             the epoch until which its desires are kept; 0.0 for others.
@@ -424,8 +422,9 @@ class WorkerState:
         extra_runs: key of a run that occupies a thread besides those of `processing` -> account.
         stuck_runs: key in `extra_runs` of a run that timed out -> time of the next restart for it.
         has_what, actors: tasks whose results the worker holds, in order; those that are actors.
-        nbytes, reported_nbytes: bytes of those results; the same when it last measured its memory.
+        nbytes, heartbeat_nbytes: bytes of those results now, and at the last heartbeat.
         spilled_nbytes: bytes of them that it is expected to have spilled.
+        reported_nbytes: bytes that it reported to hold when it last measured its memory.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
         task_prefix_count: prefix with a known duration -> processing tasks that have not seceded.
@@ -482,6 +481,7 @@ class WorkerState:
     memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
     idle_nbytes: int = -1
     reported_nbytes: int = 0
+    heartbeat_nbytes: int = 0
     spilled_nbytes: int = 0
     watched_nbytes: int = UNLIMITED_NBYTES
     backpressured: bool = False
