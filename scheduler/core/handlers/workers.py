@@ -218,7 +218,7 @@ def _learn_unmanaged(
         _, size = history.popleft()
         if size == old:
             old = 0
-    size = max(0, int(metrics.get("memory", 0)) - ws.nbytes + spilled_nbytes(metrics))
+    size = max(0, int(metrics.get("memory", 0)) - ws.nbytes + ws.spilled_nbytes)
     history.append((now, size))
     if not old:
         old = min(s for _, s in history)

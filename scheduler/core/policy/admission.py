@@ -93,7 +93,12 @@ def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
 
 def results_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     """Return the bytes of present and expected results of `ws`, without those it spilled."""
-    total = resident_nbytes(state, ws) + ws.network_occ
+    return resident_nbytes(state, ws) + expected_nbytes(ws)
+
+
+def expected_nbytes(ws: WorkerState) -> int:
+    """Return the bytes that `ws` has to fetch, and that its tasks are expected to take."""
+    total = ws.network_occ
     for prefix, count in ws.task_prefix_count.items():
         total += prefix.memory.task_nbytes * count
     for prefix, count in ws.unknown_duration_count.items():
@@ -133,9 +138,9 @@ def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
 
 
 def heartbeat_seconds(state: SchedulerState, address: str) -> float:
-    """Return the seconds until the next heartbeat of a worker that may have been removed.
+    """Return the seconds until the next heartbeat of a worker, which may have been removed.
 
-    There are fewer if it may run short of memory.
+    Workers that may run short of memory send more heartbeats.
     """
     n_workers = len(state.workers)
     seconds = heartbeat_interval(n_workers)
@@ -172,9 +177,9 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
         if ws in dts.who_has and is_last_use(dts):
             freed += data_nbytes(state, dts)
     if freed and freed >= memory.result_nbytes + missing:
-        if not missing or missing + ws.network_occ <= LOADED_MAX * ws.memory_limit:
-            if _may_run_beside(state, ts, ws):
-                return True
+        loads_little = not missing or missing + ws.network_occ <= LOADED_MAX * ws.memory_limit
+        if loads_little and _may_run_beside(state, ts, ws):
+            return True
     if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
         return False
     if is_too_small(state, ts, ws):
@@ -187,14 +192,12 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
 
 
 def _may_run_beside(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether `ws` has memory for what its tasks and `ts` use and make, and nothing else."""
+    """Return whether `ws` can hold the inputs and results of its tasks and of `ts`, or has none."""
     if len(ws.processing) == len(ws.long_running):
         return True
-    in_use = inputs_in_use(ws)
-    inputs = in_use | dict.fromkeys(ts.dependencies[:DEPENDENCIES_MAX])
+    inputs = inputs_in_use(ws) | dict.fromkeys(ts.dependencies[:DEPENDENCIES_MAX])
     used = sum([data_nbytes(state, dts) for dts in inputs])
-    made = results_nbytes(state, ws) - resident_nbytes(state, ws)
-    made += ts.group.prefix.memory.task_nbytes
+    made = expected_nbytes(ws) + ts.group.prefix.memory.task_nbytes
     return used + made <= usable_nbytes(state, ws)
 
 

@@ -431,7 +431,7 @@ class WorkerState:
         unknown_duration_count: the same for prefixes without a known duration.
         unknown_duration_total: sum of ``unknown_duration_count``, which may have many prefixes.
         resources, used_resources: resource -> amount supplied, and amount in use.
-        metrics, last_seen, time_delay: those of the last heartbeat, and its time; seconds.
+        metrics, last_seen, time_delay: of the last heartbeat, its time, lag of the clock; seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
         idle_nbytes: memory that its process used besides results when it was idle; -1 if unknown.
         watched_nbytes: bytes of present and expected results from which ``Admission`` is short.

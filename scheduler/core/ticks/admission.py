@@ -16,7 +16,6 @@ from paceline.scheduler.core.policy.admission import (
     usable_nbytes,
     watched_nbytes,
 )
-from paceline.scheduler.core.policy.memory import spilled_nbytes
 from paceline.scheduler.core.state.admission import MEASURED_SECONDS, UNLIMITED_NBYTES
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -35,7 +34,10 @@ EXCESS = 0.1
 
 
 def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, Any]) -> None:
-    """Update what the process and the tasks of `ws` use, from the `metrics` of a heartbeat."""
+    """Update what the process and the tasks of `ws` use, from the `metrics` of a heartbeat.
+
+    ``ws.metrics`` are those of the heartbeat before. A measurement in it is not used again.
+    """
     allowed = allowed_nbytes(state, ws)
     _add_measured_peaks(state, metrics.get(PEAKS))
     process = int(metrics.get("memory", 0))
@@ -43,7 +45,7 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
     if process and (not measured_at or measured_at != ws.metrics.get("time")):
         managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
         incoming = int((metrics.get("transfer") or {}).get("incoming_bytes", 0))
-        spilled = spilled_nbytes(metrics)
+        spilled = ws.spilled_nbytes
         resident = max(managed - spilled, in_use_nbytes(state, ws)) if spilled else managed
         unmanaged = max(0, process - resident - incoming)
         change = abs(managed - ws.reported_nbytes)
