@@ -10,7 +10,7 @@ from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import TaskMemory
-from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
+from paceline.scheduler.core.stimuli import BalanceWork
 from paceline.testing import Env
 
 from tests.support.annotations import on
@@ -44,9 +44,8 @@ def test_nothing_is_checked_while_there_is_memory() -> None:
 def test_task_that_frees_more_than_it_makes_fits_where_its_inputs_are() -> None:
     env = cluster()  # 220 MB for results on each
     learn(env, "y", 90 * MB)
-    env.submit({"busy": []}, annotations={"busy": AnnotationSet(workers=["w1"])})
-    here = {"here": AnnotationSet(workers=["w0"])}
-    env.submit({"here": [], "y-1": ["here"]}, annotations=here)
+    env.submit({"busy": []}, annotations=on("w1", "busy"))
+    env.submit({"here": [], "y-1": ["here"]}, annotations=on("w0", "here"))
     env.finish("here", nbytes=215 * MB)
     assert env.where("y-1") == "w0"
 
@@ -56,8 +55,8 @@ def test_task_that_frees_more_than_it_makes_may_fetch_a_small_input(far: int, fi
     """Up to a tenth of the limit of 400 MB."""
     env = cluster()
     learn(env, "y", 90 * MB)
-    on = {"here": AnnotationSet(workers=["w0"]), "far": AnnotationSet(workers=["w1"])}
-    env.submit({"here": [], "far": [], "y-1": ["here", "far"]}, ["far", "y-1"], annotations=on)
+    places = on("w0", "here") | on("w1", "far")
+    env.submit({"here": [], "far": [], "y-1": ["here", "far"]}, ["far", "y-1"], annotations=places)
     env.finish("here", nbytes=215 * MB)
     env.state.admission.is_short = True
     y, w0 = env.task("y-1"), env.worker("w0")
@@ -67,7 +66,7 @@ def test_task_that_frees_more_than_it_makes_may_fetch_a_small_input(far: int, fi
 
 def test_at_most_one_task_of_unknown_size_per_thread_when_memory_is_short() -> None:
     env = cluster(nthreads=2)
-    env.submit({"data": []}, annotations={"data": AnnotationSet(workers=["w0"])})
+    env.submit({"data": []}, annotations=on("w0", "data"))
     env.finish("data", nbytes=170 * MB)
     env.submit({f"new-{i}": [] for i in range(8)})
     assert [len(env.processing(ws)) for ws in ("w0", "w1")] == [2, 2]
@@ -121,8 +120,7 @@ def test_a_result_larger_than_a_worker_starts_on_an_empty_one() -> None:
 def test_a_worker_is_too_small_while_a_larger_one_may_run_the_task(large: int) -> None:
     env = cluster(1, limit=large)
     join(env, "w1", nthreads=4, limit=300)  # 150 MB for results
-    on = [AnnotationSet(workers=[f"w{i}"]) for i in range(2)]
-    env.submit({"here": [], "x-0": []}, annotations={"here": on[1], "x-0": on[0]})
+    env.submit({"here": [], "x-0": []}, annotations=on("w1", "here") | on("w0", "x-0"))
     env.finish("here", nbytes=8)
     env.finish("x-0", nbytes=240 * MB)
     env.submit({f"x-{i}": ["here"] if i % 2 else [] for i in range(1, 9)})
@@ -133,7 +131,7 @@ def test_a_worker_is_too_small_while_a_larger_one_may_run_the_task(large: int) -
         beat(env, "w1", 60)
         env.tick()
     assert env.states("x-1", "x-8") == ["memory", "memory"]
-    env.submit({"x-9": []}, annotations={"x-9": on[1]})
+    env.submit({"x-9": []}, annotations=on("w1", "x-9"))
     assert env.where("x-9") == "w1"
 
 
@@ -269,12 +267,10 @@ def test_inputs_that_have_to_be_fetched_need_memory(n_last_use: int) -> None:
     """Such inputs need memory even if the task frees more than it makes."""
     env = cluster()  # 220 MB for results on each
     learn(env, "y", 90 * MB)
-    busy = {"busy": AnnotationSet(workers=["w1"])}
-    env.submit({"busy": []}, annotations=busy)
-    env.submit({"there": []}, annotations={"there": AnnotationSet(workers=["w1"])})
+    env.submit({"busy": []}, annotations=on("w1", "busy"))
+    env.submit({"there": []}, annotations=on("w1", "there"))
     env.finish("there", nbytes=150 * MB)
-    here = {"here": AnnotationSet(workers=["w0"])}
-    env.submit({"here": [], "y-1": ["here", "there"]}, annotations=here)
+    env.submit({"here": [], "y-1": ["here", "there"]}, annotations=on("w0", "here"))
     env.finish("here", nbytes=n_last_use * MB)
     assert env.states("y-1") == ["queued"]
 
@@ -282,8 +278,7 @@ def test_inputs_that_have_to_be_fetched_need_memory(n_last_use: int) -> None:
 def test_tasks_that_turn_out_large_are_recalled() -> None:
     env = cluster(1, limit=1000)
     keys = [f"x-{i}" for i in range(12)]
-    on = AnnotationSet(workers=["w0"])
-    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
     assert len(env.processing("w0")) == 12
     n = len(env.processing("w0"))
     env.finish("x-0", nbytes=200 * MB)
@@ -349,10 +344,10 @@ def test_explanation() -> None:
 def test_explanation_of_inputs_that_have_to_be_fetched() -> None:
     env = cluster()  # 220 MB for results on each
     learn(env, "y", 8 * MB)
-    at = {f"in-{i}": AnnotationSet(workers=[f"w{i}"]) for i in range(2)}
+    at = on("w0", "in-0") | on("w1", "in-1")
     env.submit({"in-0": [], "in-1": [], "y-1": ["in-0", "in-1"]}, annotations=at)
     env.finish("in-0", nbytes=200 * MB)
-    busy = {f"busy-{i}": AnnotationSet(workers=[f"w{i}"]) for i in range(2)}
+    busy = on("w0", "busy-0") | on("w1", "busy-1")
     env.submit({"busy-0": [], "busy-1": []}, annotations=busy)
     env.finish("in-1", nbytes=170 * MB)
     text = (
