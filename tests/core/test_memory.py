@@ -18,11 +18,9 @@ from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas, RecallT
 from paceline.scheduler.core.turn import Outbox, Turn
 from paceline.testing import Env
 
+from tests.support.annotations import on
+
 MakeEnv = Callable[..., Env]
-
-
-def on(worker: str, *keys: str) -> dict[str, Any]:
-    return {"annotations": {key: AnnotationSet(workers=[worker]) for key in keys}}
 
 
 def holders(env: Env, key: str) -> list[str]:
@@ -77,7 +75,7 @@ def test_an_unknown_measure_is_refused() -> None:
 
 
 def test_surplus_replicas_are_dropped_from_the_fullest_worker(trio: Env) -> None:
-    trio.submit({"y": []}, ["y"], **on("w1", "y"))
+    trio.submit({"y": []}, ["y"], annotations=on("w1", "y"))
     trio.finish("y", nbytes=1000)
     for address in ("w0", "w1", "w2"):
         uses(trio, address, 10_000)
@@ -99,7 +97,7 @@ def test_worker_that_refuses_keeps_its_replica(trio: Env) -> None:
 
 
 def test_tasks_on_one_worker_need_one_replica(trio: Env) -> None:
-    trio.submit({"y": ["x"], "z": ["x"]}, ["y", "z"], **on("w0", "y", "z"))
+    trio.submit({"y": ["x"], "z": ["x"]}, ["y", "z"], annotations=on("w0", "y", "z"))
     trio.take()
     reduce(trio)
     assert holders(trio, "x") == ["w0"]
@@ -109,7 +107,7 @@ def test_replicas_that_tasks_need_are_kept(trio: Env) -> None:
     trio.submit(
         {"y": ["x"], "z": ["x"]},
         ["y", "z"],
-        annotations={"y": AnnotationSet(workers=["w0"]), "z": AnnotationSet(workers=["w1"])},
+        annotations=on("w0", "y") | on("w1", "z"),
     )
     trio.take()
     reduce(trio)
@@ -127,7 +125,7 @@ def test_retiring_workers_drop_first(trio: Env) -> None:
 
 
 def test_replica_on_running_worker_is_kept_over_one_on_retiring_worker(trio: Env) -> None:
-    trio.submit({"y": ["x"]}, ["y"], **on("w2", "y"))
+    trio.submit({"y": ["x"]}, ["y"], annotations=on("w2", "y"))
     trio.status("w2", "closing_gracefully")
     trio.feed(MoveReplicas(drop={"w1": ["x"]}))
     trio.take()
@@ -184,7 +182,7 @@ def test_inputs_that_another_worker_is_fetching_are_kept(make_env: MakeEnv) -> N
 
 def test_input_of_a_task_that_is_being_stolen_is_kept(duo: Env) -> None:
     duo.state.drops_replicas = True
-    annotations = {"x": AnnotationSet(workers=["w0"]), "y": AnnotationSet(workers=["w1"])}
+    annotations = on("w0", "x") | on("w1", "y")
     duo.submit({"x": [], "y": ["x"]}, ["y"], annotations=annotations)
     duo.finish("x", nbytes=1_000_000)
     duo.feed(RecallTask(key="y", thief="w0"))
@@ -218,7 +216,7 @@ def is_wanted(env: Env) -> None:
 
 def has_many_dependents(env: Env) -> None:
     keys = [f"d{i}" for i in range(20)]
-    env.submit({key: ["x"] for key in keys}, keys, **on("w0", *keys))
+    env.submit({key: ["x"] for key in keys}, keys, annotations=on("w0", *keys))
     env.finish(*keys)
 
 
@@ -249,7 +247,7 @@ def test_other_inputs_wait_for_the_manager(duo: Env, but: Callable[[Env], None])
 
 def test_tasks_checked_least_recently_come_first(duo: Env) -> None:
     keys = [f"k{i}" for i in range(4)]
-    duo.submit({key: [] for key in keys}, keys, **on("w0", *keys))
+    duo.submit({key: [] for key in keys}, keys, annotations=on("w0", *keys))
     duo.finish(*keys)
     duo.fetched("w1", *keys)
     duo.submit({"y": ["k0"], "z": ["k0"]}, ["y", "z"])
@@ -287,7 +285,7 @@ def filled(make_env: MakeEnv, *counts: int, nbytes: int = 100, **config: Any) ->
     env.join(*names, memory_limit=10_000)
     for name, count in zip(names, counts):
         keys = [f"{name}-{i}" for i in range(count)]
-        env.submit({key: [] for key in keys}, keys, **on(name, *keys))
+        env.submit({key: [] for key in keys}, keys, annotations=on(name, *keys))
         env.finish(*keys, nbytes=nbytes)
         uses(env, name, 1_000_000)
     env.take()

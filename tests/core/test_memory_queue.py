@@ -9,6 +9,7 @@ from paceline.scheduler.core.state.containers import PriorityQueue
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env, Graph
 
+from tests.support.annotations import on
 from tests.support.memory import MB, beat, cluster, join, learn
 
 
@@ -161,9 +162,7 @@ def test_worker_without_tasks_is_sent_one_that_does_not_fit_if_it_can_spill() ->
     env.submit({key: [] for key in held})
     for key in held:
         env.finish(key, nbytes=90 * MB)
-    env.submit(
-        {"frees": [], "sum": ["frees"]}, annotations={"frees": AnnotationSet(workers=["w0"])}
-    )
+    env.submit({"frees": [], "sum": ["frees"]}, annotations=on("w0", "frees"))
     env.submit({"x-5": [], "x-6": []})
     assert (env.processing("w0"), env.processing("w1")) == (["frees"], ["x-5"])
 
@@ -177,10 +176,9 @@ def test_tasks_that_cannot_begin_are_not_waited_for() -> None:
     env.submit({key: [] for key in held})
     for key in held:
         env.finish(key, nbytes=90 * MB)
-    on = dict.fromkeys(("w-1", "w-2"), AnnotationSet(workers=["w0"]))
-    on["w-3"] = AnnotationSet(workers=["w1"])
+    places = on("w0", "w-1", "w-2") | on("w1", "w-3")
     graph: Graph = {"w-1": [], "w-2": [], "w-3": [], "sum": ["w-2"]}
-    env.submit(graph, ["w-1", "w-3", "sum"], annotations=on)
+    env.submit(graph, ["w-1", "w-3", "sum"], annotations=places)
     env.submit({"x-5": []})
     assert (env.processing("w0"), env.processing("w1")) == (["w-1", "w-2"], ["w-3"])
     env.heartbeat("w1", executing={"w-3": 3.0})
@@ -238,8 +236,7 @@ def test_a_task_that_frees_is_found_behind_many_others() -> None:
 def test_a_task_goes_to_another_worker_where_it_fits() -> None:
     env = cluster()
     learn(env, "x", 90 * MB)
-    on = AnnotationSet(workers=["w0"])
-    env.submit({"data-1": [], "data-2": []}, annotations=dict.fromkeys(("data-1", "data-2"), on))
+    env.submit({"data-1": [], "data-2": []}, annotations=on("w0", "data-1", "data-2"))
     env.finish("data-1", nbytes=90 * MB)
     env.finish("data-2", nbytes=90 * MB)
     assert env.state.admission.is_short
@@ -275,12 +272,11 @@ def test_restricted_task_that_does_not_fit_is_passed_over() -> None:
     env = cluster(1, nthreads=2)
     learn(env, "big", 300 * MB)
     learn(env, "tiny", 100)
-    on = AnnotationSet(workers=["w0"])
-    env.submit({"data": []}, annotations={"data": on})
+    env.submit({"data": []}, annotations=on("w0", "data"))
     env.finish("data", nbytes=100 * MB)
     env.submit({"busy": ["data"], "after": ["busy"]})
     for key in ("big-1", "tiny-1", "tiny-2"):
-        env.submit({key: []}, annotations={key: on})
+        env.submit({key: []}, annotations=on("w0", key))
     env.tick()
     assert env.states("big-1", "tiny-1") == ["queued", "processing"]
     env.finish("tiny-1")
@@ -292,8 +288,7 @@ def test_the_only_large_worker_of_many_is_found() -> None:
     env.checks = False  # they take long
     for i in range(301):
         join(env, f"w{i}", limit=40_000 if i == 250 else 400)
-    on = AnnotationSet(workers=["w250"])
-    env.submit({"huge-0": []}, annotations={"huge-0": on})
+    env.submit({"huge-0": []}, annotations=on("w250", "huge-0"))
     env.finish("huge-0", nbytes=10_000 * MB)
     env.release("huge-0")
     env.submit({"input": [], "huge-1": ["input"]})
@@ -307,9 +302,8 @@ def restricted_to_w0() -> tuple[Env, list[str]]:
     """Return two workers and the keys of four tasks for w0, which has the memory for two."""
     env = cluster()
     learn(env, "x", 90 * MB)
-    on = AnnotationSet(workers=["w0"])
     keys = [f"x-{i}" for i in range(1, 5)]
-    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
     return env, keys
 
 
@@ -329,8 +323,7 @@ def test_restricted_tasks_whose_worker_leaves_are_not_queued() -> None:
 def test_queued_tasks_that_turn_out_large_do_not_go_to_small_workers() -> None:
     env = cluster(1, limit=1500)
     join(env, "w1", limit=300)
-    on = AnnotationSet(workers=["w1"])
-    env.submit({"y-1": [], "y-2": []}, annotations=dict.fromkeys(("y-1", "y-2"), on))
+    env.submit({"y-1": [], "y-2": []}, annotations=on("w1", "y-1", "y-2"))
     env.submit({f"x-{i}": [] for i in range(12)})
     env.finish(env.processing("w0")[0], nbytes=240 * MB)
     env.finish("y-1", "y-2", nbytes=8)

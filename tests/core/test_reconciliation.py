@@ -11,6 +11,8 @@ from paceline.scheduler.core.stealing.requests import BARRIER_KEY
 from paceline.scheduler.core.stimuli import EndComparison, SettleWorker, WorkerReport
 from paceline.testing import Env
 
+from tests.support.annotations import on
+
 BARRIER = m.StealResponse(key=BARRIER_KEY, state=None, stimulus_id="barrier")
 ASKED = f"w0: steal-request {BARRIER_KEY}"
 
@@ -20,15 +22,9 @@ def env(duo: Env) -> Env:
     """Return an environment with x in memory on w0, and y and z processing on w0."""
     duo.submit({"x": []})
     duo.finish("x", nbytes=100)
-    duo.submit({"y": ["x"], "z": ["x"]}, annotations=on("y", "z"))
+    duo.submit({"y": ["x"], "z": ["x"]}, annotations=on("w0", "y", "z"))
     duo.take()
     return duo
-
-
-def on(*keys: str) -> dict[str, object]:
-    from paceline.scheduler.core.stimuli import AnnotationSet
-
-    return dict.fromkeys(keys, AnnotationSet(workers=["w0"]))
 
 
 def settle(env: Env) -> None:
@@ -76,7 +72,7 @@ def test_task_that_the_worker_does_not_run_is_rescheduled(env: Env, lost: str | 
 def test_messages_in_flight_are_no_differences(env: Env) -> None:
     """What changed between the barriers is not compared."""
     settle(env)
-    env.submit({"late": []}, annotations=on("late"))
+    env.submit({"late": []}, annotations=on("w0", "late"))
     env.take()
     report(env, running(env, "z"), ["x", "y"])
     env.finish("y")  # was on its way when the worker made its report
@@ -100,7 +96,7 @@ def test_result_that_the_worker_does_not_hold_is_computed_again(env: Env) -> Non
 
 
 def test_actor_is_not_among_the_results(env: Env) -> None:
-    env.submit({"a": []}, annotations=on("a"), commit={"actors": True})
+    env.submit({"a": []}, annotations=on("w0", "a"), commit={"actors": True})
     env.finish("a")
     env.take()
     settle(env)
@@ -111,9 +107,7 @@ def test_actor_is_not_among_the_results(env: Env) -> None:
 
 
 def test_results_that_the_scheduler_does_not_know(env: Env) -> None:
-    from paceline.scheduler.core.stimuli import AnnotationSet
-
-    env.submit({"other": []}, annotations={"other": AnnotationSet(workers=["w1"])})
+    env.submit({"other": []}, annotations=on("w1", "other"))
     env.finish("other")
     env.submit({"waits": ["y"]})
     env.take()
