@@ -13,8 +13,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -79,8 +82,25 @@ INTERPRETED = (
 )
 #: Other modules whose types mypyc reads. Their import name is ``paceline.<path>``.
 TYPED = ("protocol/**/*.py", "scheduler/core/**/*.py", "scheduler/server/peers/slow_peers.py")
+#: Files that are compiled at a time. A compiler takes up to 130 MB.
+N_JOBS = min(os.cpu_count() or 1, 4)
 #: Commands that build extensions. Others, such as egg_info, read only metadata.
 COMMANDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
+
+
+class ParallelBuild(build_ext):
+    """Compile the files of an extension in parallel. Setuptools can do so only with extensions."""
+
+    def build_extensions(self) -> None:
+        compile_in_turn = self.compiler.compile
+
+        def compile_in_parallel(files: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(N_JOBS) as pool:
+                objects = pool.map(lambda file: compile_in_turn([file], **options), files)
+                return list(chain.from_iterable(objects))
+
+        self.compiler.compile = compile_in_parallel
+        super().build_extensions()
 
 
 def is_wanted() -> bool:
@@ -157,4 +177,4 @@ if is_wanted():
             missing = "mypyc reports errors"
     if missing:
         print(f"paceline: building without C extensions, because {missing}", file=sys.stderr)
-setup(ext_modules=ext_modules)
+setup(ext_modules=ext_modules, cmdclass={"build_ext": ParallelBuild})
