@@ -14,9 +14,10 @@ from benchmarks import losses
     ("program", "n_runs"),
     [
         (losses.long_chains, 3),
-        (losses.kept_results, 3),
-        (losses.rounds, 20),  # the first loss, before which no copies are made, may be costly
         (losses.tree, 5),
+        pytest.param(losses.kept_results, 3, marks=pytest.mark.slow),
+        # the first loss, before which no copies are made, may be costly
+        pytest.param(losses.rounds, 20, marks=pytest.mark.slow),
     ],
 )
 def test_little_work_is_done_again(program: losses.Program, n_runs: int) -> None:
