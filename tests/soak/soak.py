@@ -86,7 +86,7 @@ class Soak:
         self._cluster = cluster
         self._seed = seed
         self._seconds = seconds
-        self._deadline = time.monotonic() + seconds
+        self._deadline = 0.0
         self._lock = threading.Lock()
         self._running: dict[str, tuple[str, float]] = {}
         self._progress_at = time.monotonic()
@@ -101,6 +101,7 @@ class Soak:
             self._measure_memory(checker)
             faults = Faults(self._cluster, checker, Random(f"{self._seed}-faults"))
             faults.start()
+            self._deadline = time.monotonic() + self._seconds
             threads = [
                 threading.Thread(
                     target=self._client, args=(n, faults), name=f"client-{n}", daemon=True

@@ -12,7 +12,7 @@ from tests.support.real_cluster import scheduler_command
 pytestmark = pytest.mark.integration
 
 #: Length of a run in CI, enough for a handful of faults.
-SECONDS = 40
+SECONDS = 30
 
 
 def test_short_soak(tmp_path: Path) -> None:
