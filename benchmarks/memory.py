@@ -30,7 +30,7 @@ N_WORKERS, NTHREADS = 2, 2
 #: Part of the peak of the results that workers have memory for.
 PART = 1 / 3
 #: Seconds after which a program counts as failed.
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 #: Time in which workers report what their idle processes use, seconds.
 HEARTBEATS_SECONDS = 2.0
 _PAUSE = re.compile(r"^(\S+ \S+) - .*(Pausing|Resuming) worker", re.MULTILINE)
