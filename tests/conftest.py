@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from paceline.scheduler.server.runtime.build import COMPILED
 
-from tests.support.real_cluster import IMPORTABLE, Cluster, overridden, scheduler_command
+from tests.support.real_cluster import (
+    IMPORTABLE,
+    SHORT_LOGS,
+    Cluster,
+    overridden,
+    scheduler_command,
+)
 
 # Starting a cluster takes seconds, so tests that do not damage it share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()
@@ -100,7 +106,7 @@ def _shared(
 ) -> Cluster:
     folder = factory.mktemp(f"{kind}-{what}")
     name = f"{kind}-scheduler-{what}"
-    options["config"] = {**IMPORTABLE, **options.get("config", {})}
+    options["config"] = {**IMPORTABLE, **SHORT_LOGS, **options.get("config", {})}
     if kind == "paceline" and not overridden():
         options["options"] = ["--journal", str(folder / "run.journal")]
     cluster = Cluster(scheduler_command(kind), folder, name=name, **options)

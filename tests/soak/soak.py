@@ -25,7 +25,7 @@ from typing import Any
 from tests.soak.soak_faults import WORKERS_MIN, Faults, RelayedCluster
 from tests.soak.soak_net import Net
 from tests.soak.soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult
-from tests.support.real_cluster import IMPORTABLE, scheduler_command
+from tests.support.real_cluster import IMPORTABLE, SHORT_LOGS, scheduler_command
 
 N_CLIENTS = 3
 #: Interval of the checker, seconds.
@@ -42,12 +42,6 @@ MEMORY_GROWTH_MAX, MEMORY_SAMPLES_MIN = 1.10, 10
 #: Words in errors that a lost worker causes; each error is also compared with the log of faults.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
 
-#: Logs are full after the first rounds, so that memory does not grow with them.
-SHORT_LOGS = {
-    "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "200",
-    "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "100",
-    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__LOG_LENGTH": "60",
-}
 CONFIG = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s",
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "10",
@@ -80,13 +74,12 @@ class Report:
 
 
 class Soak:
-    """A soak of `seconds` with the random choices of `seed`."""
+    """A soak of `seconds` after the first rounds, with the random choices of `seed`."""
 
     def __init__(self, cluster: RelayedCluster, seed: int, seconds: float) -> None:
         self._cluster = cluster
         self._seed = seed
         self._seconds = seconds
-        self._deadline = 0.0
         self._lock = threading.Lock()
         self._running: dict[str, tuple[str, float]] = {}
         self._progress_at = time.monotonic()
@@ -101,16 +94,16 @@ class Soak:
             self._measure_memory(checker)
             faults = Faults(self._cluster, checker, Random(f"{self._seed}-faults"))
             faults.start()
-            self._deadline = time.monotonic() + self._seconds
+            deadline = time.monotonic() + self._seconds
             threads = [
                 threading.Thread(
-                    target=self._client, args=(n, faults), name=f"client-{n}", daemon=True
+                    target=self._client, args=(n, faults, deadline), name=f"client-{n}", daemon=True
                 )
                 for n in range(N_CLIENTS)
             ]
             for thread in threads:
                 thread.start()
-            self._check(checker, threads)
+            self._check(checker, threads, deadline)
             faults.stop()
             self.report.faults = Counter(fault.kind for fault in faults.log)
             self._check_the_end(checker)
@@ -126,12 +119,12 @@ class Soak:
                     with client.as_current():
                         program(client, Random(f"warm-{round}-{number}"))
 
-    def _client(self, number: int, faults: Faults) -> None:
+    def _client(self, number: int, faults: Faults, deadline: float) -> None:
         from distributed import Client
 
         draw = Random(f"{self._seed}-client-{number}")
         with Client(self._cluster.address, name=f"soak-{number}", set_as_default=False) as client:
-            while time.monotonic() < self._deadline and not self.report.failures:
+            while time.monotonic() < deadline and not self.report.failures:
                 program = draw.choice(PROGRAMS)
                 self._one(client, program, draw.randrange(2**32), f"client-{number}", faults)
 
@@ -168,12 +161,12 @@ class Soak:
     def _fail(self, text: str) -> None:
         self.report.failures.append(text)
 
-    def _check(self, checker: Any, threads: list[threading.Thread]) -> None:
+    def _check(self, checker: Any, threads: list[threading.Thread], deadline: float) -> None:
         """Check every few seconds that tasks finish."""
         seen = -1
         measure_at = time.monotonic() + MEMORY_SECONDS
         while any(thread.is_alive() for thread in threads):
-            time.sleep(min(CHECK_SECONDS, 1 + max(0, self._deadline - time.monotonic())))
+            time.sleep(min(CHECK_SECONDS, 1 + max(0, deadline - time.monotonic())))
             states = checker.sync(checker.scheduler.get_task_prefix_states)
             finished = sum(
                 counts.get("memory", 0) + counts.get("erred", 0) for counts in states.values()

@@ -30,6 +30,13 @@ PACELINE = (str(Path(sys.executable).parent / "paceline"),)
 #: Environment in which processes can import the package `tests`, and so unpickle functions of its modules.
 IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parents[2])}
 
+#: Environment in which logs of processes are soon full, so that memory and dumps do not grow with them.
+SHORT_LOGS = {
+    "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "200",
+    "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "100",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__LOG_LENGTH": "60",
+}
+
 
 def overridden() -> bool:
     """Return whether another command replaces paceline."""
