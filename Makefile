@@ -9,9 +9,8 @@ STAMP = $(VENV)/.installed-$(1)
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
-# bytecode is written when a module is first imported, not for all modules when they are installed
+# set by some container images; without bytecode, each process compiles the modules of the checkout again
 unexport PYTHONDONTWRITEBYTECODE
-export PIP_COMPILE = 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test compiled test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs chaos reference vectors docs wheel clean fuzz
