@@ -82,21 +82,21 @@ INTERPRETED = (
 )
 #: Other modules whose types mypyc reads. Their import name is ``paceline.<path>``.
 TYPED = ("protocol/**/*.py", "scheduler/core/**/*.py", "scheduler/server/peers/slow_peers.py")
-#: Files that are compiled at a time. A compiler takes up to 130 MB.
+#: Maximum number of files compiled at the same time. A C compiler takes up to 130 MB.
 N_JOBS = min(os.cpu_count() or 1, 4)
 #: Commands that build extensions. Others, such as egg_info, read only metadata.
 COMMANDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 
 
 class ParallelBuild(build_ext):
-    """Compile the files of an extension in parallel. Setuptools can do so only with extensions."""
+    """Compile the files of an extension in parallel. Setuptools compiles them one by one."""
 
     def build_extensions(self) -> None:
-        compile_in_turn = self.compiler.compile
+        compile_serially = self.compiler.compile
 
         def compile_in_parallel(files: list[str], **options: Any) -> list[str]:
             with ThreadPoolExecutor(N_JOBS) as pool:
-                objects = pool.map(lambda file: compile_in_turn([file], **options), files)
+                objects = pool.map(lambda file: compile_serially([file], **options), files)
                 return list(chain.from_iterable(objects))
 
         self.compiler.compile = compile_in_parallel
