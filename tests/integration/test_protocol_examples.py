@@ -18,6 +18,8 @@ from tests.support.source_tree import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 EXAMPLES = ROOT / "examples"
 PATIENCE_SECONDS = 30.0
+#: Configuration in which copies of results stay where they are until they are released.
+KEEP_COPIES = {"DASK_DISTRIBUTED__SCHEDULER__ACTIVE_MEMORY_MANAGER__START": "False"}
 
 
 def start_example(cluster: Cluster, name: str, *options: str) -> Process:
@@ -36,7 +38,7 @@ def wait_for(what: Callable[[], object], process: Process) -> None:
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
 def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    cluster = start_cluster(kind, nannies=(False,))
+    cluster = start_cluster(kind, nannies=(False,), config=KEEP_COPIES)
     worker = start_example(cluster, "worker_on_protocol", "--name", "ours", "--nthreads", "2")
     monitor = start_example(cluster, "monitor", "news", *(["all"] if kind == "paceline" else []))
     cluster.wait_for_workers(2)
