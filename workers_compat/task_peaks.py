@@ -10,8 +10,8 @@ import contextlib
 import re
 from typing import Any
 
-from dask.utils import key_split
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.utils import key_split_group
 
 #: In ``/proc/self/status``: the largest memory since the last reset, and that of now, in KiB.
 _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\s*VmRSS:\s*(\d+) kB")
@@ -20,7 +20,7 @@ _RUNNING = {"executing", "long-running", "cancelled", "resumed"}
 
 
 class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
-    """Worker plugin that adds the metric ``task_peaks``: prefix -> bytes that a running task took.
+    """Worker plugin that adds the metric ``task_peaks``: group -> bytes that a running task took.
 
     Linux keeps the largest memory of a process until it is reset. The plugin reads and resets it
     whenever the tasks that run change. What exceeds results and the idle process is what these
@@ -65,7 +65,9 @@ class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         self._results_nbytes = self._results()
         if not self._running:
             self._idle_nbytes = max(0, process - self._results_nbytes)
-        self._running = [key_split(ts.key) for ts in (*state.executing, *state.long_running)]
+        self._running = [
+            str(key_split_group(ts.key)) for ts in (*state.executing, *state.long_running)
+        ]
 
     def _measure(self, new_nbytes: int = 0) -> int:
         """Update the peaks of the tasks that run. Return the memory of the process in bytes.
@@ -79,8 +81,8 @@ class TaskPeaks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         if self._running:
             results = max(self._results_nbytes, self._results() - new_nbytes)
             each = max(0, peak - results - self._idle_nbytes) // len(self._running)
-            for prefix in self._running:
-                self._peaks[prefix] = max(each, self._peaks.get(prefix, 0))
+            for group in self._running:
+                self._peaks[group] = max(each, self._peaks.get(group, 0))
         return process
 
     def _results(self) -> int:

@@ -94,7 +94,7 @@ def test_a_queued_task_is_sent_when_an_input_has_arrived() -> None:
 
 def test_few_seceded_tasks_are_passed_over_to_find_inputs_in_use() -> None:
     env = cluster(1)
-    n = admission.SECEDED_MAX
+    n = admission.TASKS_MAX
     keys = [f"slow-{i}" for i in range(n + 1)]
     env.submit({"data": []})
     env.finish("data", nbytes=10 * MB)

@@ -10,7 +10,7 @@ from paceline.scheduler.core.inspection.memory_report import ADMISSION_OFF
 from .tables import COUNT, NBYTES, PERCENT, TEXT, Columns, Tables
 
 PREFIX_COLUMNS: Columns = {
-    "name": ("prefix", TEXT),
+    "name": ("prefix or group", TEXT),
     "task_nbytes": ("expected of a task", NBYTES),
     "result_nbytes": ("mean result", NBYTES),
     "peak_nbytes": ("while running", NBYTES),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from paceline.scheduler.core.policy import admission
-from paceline.scheduler.core.state.model import TaskPrefix, WorkerState
+from paceline.scheduler.core.state.admission import TaskMemory
+from paceline.scheduler.core.state.estimates import task_memory
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 #: Text of the dashboard page if the memory of workers does not limit what they are sent.
@@ -26,15 +28,21 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
         "share" of their limit that workers may be expected to use, 0 if nothing is limited;
         "is_short", whether a worker may soon reach it; "waiting", the number of tasks that wait
         for memory; "recalled", the number ever recalled; "n_prefixes" and "n_workers" in total.
-        "prefixes" is a list of dicts: "name", "result_nbytes", "peak_nbytes" (what running takes
-        besides results), "task_nbytes" (what is expected, None if nothing is known yet),
-        "processing", "queued" and "memory" (numbers of tasks). "workers" is a list of dicts:
+        "prefixes" is a list of dicts of prefixes, and of groups that differ from theirs: "name",
+        "result_nbytes", "peak_nbytes" (what running takes besides results), "task_nbytes" (what is
+        expected, None if nothing is known yet), "processing", "queued" and "memory" (numbers of
+        tasks). "workers" is a list of dicts:
         "address", "name", "status", "limit_nbytes" (its memory limit), "allowed_nbytes" (the share
         of it that it may be expected to use), "expected_nbytes", which is the sum of "idle_nbytes",
         "results_nbytes" and "tasks_nbytes", "free_nbytes" and "processing".
     """
-    prefixes = [prefix for prefix in state.task_prefixes.values() if prefix.groups]
-    prefixes.sort(key=lambda prefix: -prefix.memory.task_nbytes)
+    prefixes: list[TaskPrefix | TaskGroup] = []
+    for prefix in state.task_prefixes.values():
+        if prefix.groups:
+            prefixes.append(prefix)
+        if prefix.memory.groups_differ:
+            prefixes += [group for group in prefix.groups if group.own_memory is not None]
+    prefixes.sort(key=lambda each: -_memory(each).task_nbytes)
     share = state.admission.share
     limited = [ws for ws in state.workers.values() if share and ws.memory_limit]
     workers = [_worker(state, ws) for ws in limited]
@@ -51,10 +59,14 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
     }
 
 
-def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
-    memory, states = prefix.memory, prefix.states
+def _memory(of: TaskPrefix | TaskGroup) -> TaskMemory:
+    return of.memory if isinstance(of, TaskPrefix) else task_memory(of)
+
+
+def _prefix(prefix: TaskPrefix | TaskGroup) -> dict[str, Any]:
+    memory, states = _memory(prefix), prefix.states
     return {
-        "name": prefix.name,
+        "name": str(prefix.name),
         "result_nbytes": int(memory.result_nbytes),
         "peak_nbytes": int(memory.peak_nbytes),
         "task_nbytes": memory.task_nbytes if memory.is_known else None,

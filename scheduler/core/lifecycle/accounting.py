@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.containers import add_up, with_item, without_item
 from paceline.scheduler.core.state.estimates import (
     data_nbytes,
@@ -25,6 +24,7 @@ from paceline.scheduler.core.state.model import (
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 from .extra_runs import remove_extra_run
+from .task_memory import expect_results
 
 #: Transfers of a task with more dependencies than this are not counted as work of its worker.
 NEEDS_MAX: Final = 20_000
@@ -327,24 +327,12 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     state.compute_occupancy += seconds
     processing = ws.processing
     processing[ts] = seconds
-    expect_results(state, prefix, ws)
+    expect_results(state, ts.group, ws)
     state.shares.start_task(ts.account.share, ws, seconds)
     if ts.dependencies:
         _add_needs(state, ts, ws)
     if ts.details is not None:
         add_up(ws.used_resources, ts.resource_restrictions or {})
-
-
-def expect_results(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -> None:
-    """Set `is_short` if `ws` would run short of memory, were its tasks all of `prefix`."""
-    if prefix.memory.task_nbytes * len(ws.processing) + ws.nbytes > ws.watched_nbytes:
-        state.admission.is_short = True
-
-
-def check_result_size(state: SchedulerState, memory: TaskMemory) -> None:
-    """Set `is_short` if some worker cannot hold the mean result of `memory`."""
-    if memory.result_nbytes > state.admission.smallest_nbytes:
-        state.admission.is_short = True
 
 
 def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:

@@ -16,6 +16,7 @@ from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import MEASURED_SECONDS, UNLIMITED_NBYTES
 from paceline.scheduler.core.state.deferred import Recs, WorkerRemoval
+from paceline.scheduler.core.state.estimates import task_memory
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
 from paceline.scheduler.core.turn import ERROR, KEYS_IN_LOG_LINE, WARNING, Turn
 
@@ -92,10 +93,10 @@ def learn_peaks(blamed: list[TaskState], nbytes: float) -> None:
     if nbytes >= UNLIMITED_NBYTES / 2:  # the worker has no memory limit
         return
     for ts in blamed:
-        prefix = ts.group.prefix
-        if not 0 <= prefix.duration_average < MEASURED_SECONDS:
+        if not 0 <= ts.group.prefix.duration_average < MEASURED_SECONDS:
             each = nbytes / float(max(1, len(blamed) - 1))
-            prefix.memory.add_peak(max(each, prefix.memory.peak_nbytes))
+            for memory in (ts.group.prefix.memory, task_memory(ts.group)):  # may be the same
+                memory.add_peak(max(each, memory.peak_nbytes))
 
 
 def continue_worker_removals(turn: Turn) -> None:

@@ -59,6 +59,7 @@ from .recommendations import (
     waits_for_retry,
 )
 from .second_runs import drop_second_run
+from .task_memory import check_result_size, expect_results, learn_result
 
 # ------------------------------------------------------------------ running recommendations
 
@@ -210,7 +211,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if state.whole_workers.due and ts in state.whole_workers.due:
         steps.set_unrunnable(turn, ts)
         return
-    accounting.check_result_size(state, ts.group.prefix.memory)
+    check_result_size(state, ts.group)
     charges.replace_account(state, ts)
     shares = state.shares
     ws: WorkerState | None
@@ -331,17 +332,15 @@ def transition_processing_memory(
     nbytes = detail.nbytes
     if nbytes is not None:
         accounting.set_nbytes(state, ts, nbytes)
-        memory = group.prefix.memory
-        was_known = memory.is_known
-        memory.add_result(nbytes)
-        accounting.check_result_size(state, memory)
+        was_known = group.prefix.memory.is_known
+        learn_result(state, group, nbytes)
         if not was_known:
             for held in state.queued.held_of(group.prefix):
                 if _needs_no_slot(state, held):
                     recs[held] = "processing"
     state.loads.touch(ws)
     accounting.add_replica(state, ts, ws)
-    accounting.expect_results(state, group.prefix, ws)
+    expect_results(state, group, ws)
     if ts.dependents:
         recommend_ready_dependents(ts, recs)
     ts.state = "memory"

@@ -2,9 +2,9 @@
 
 A worker is expected to use: the results that it holds in memory, those that it has to fetch, what
 its process uses while it is idle, and for each task that it was sent the larger of the mean result
-of the prefix and of what running such a task takes. A task fits if the sum stays below a share of
-the memory limit (``paceline.scheduler.memory-admission``). A task that frees at least as much as it
-makes always fits where its inputs are in memory.
+and of what running such a task takes, of its prefix or group. A task fits if the sum stays below a
+share of the memory limit (``paceline.scheduler.memory-admission``). A task that frees at least as
+much as it makes always fits where its inputs are in memory.
 
 All of this is computed only while ``state.admission.is_short``, and for tasks of which nothing is
 known and that are more than threads with a common input.
@@ -12,13 +12,13 @@ known and that are more than threads with a common input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import TypeAlias
 
 from paceline.scheduler.core.config import heartbeat_interval
 from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
-from paceline.scheduler.core.state.estimates import data_nbytes
+from paceline.scheduler.core.state.estimates import data_nbytes, task_memory
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slots, usable_threads
@@ -60,8 +60,8 @@ REPORT_SECONDS = 2.0
 HEARTBEAT_SECONDS_MIN, HEARTBEATS_PER_SECOND_MAX = 0.1, 100
 #: Maximum number of dependencies of a task that are examined.
 DEPENDENCIES_MAX = 100
-#: Maximum number of seceded tasks among which those that a worker runs are searched.
-SECEDED_MAX = 64
+#: Maximum number of tasks of a worker, besides one for each thread, that are examined one by one.
+TASKS_MAX = 64
 #: Maximum number of workers that are examined for one task. If there are more, others are examined
 #: after each transition, and in each second.
 WORKERS_MAX = 128
@@ -99,11 +99,20 @@ def results_nbytes(state: SchedulerState, ws: WorkerState) -> int:
 def expected_nbytes(ws: WorkerState) -> int:
     """Return the bytes that `ws` has to fetch, and that its tasks are expected to take."""
     total = ws.network_occ
-    for prefix, count in ws.task_prefix_count.items():
+    groups_differ = False
+    for prefix, count in chain(ws.task_prefix_count.items(), ws.unknown_duration_count.items()):
         total += prefix.memory.task_nbytes * count
-    for prefix, count in ws.unknown_duration_count.items():
-        total += prefix.memory.task_nbytes * count
+        groups_differ = groups_differ or prefix.memory.groups_differ
+    if groups_differ:
+        for ts in _first_tasks(ws):
+            total += task_memory(ts.group).task_nbytes - ts.group.prefix.memory.task_nbytes
     return total
+
+
+def _first_tasks(ws: WorkerState) -> Iterator[TaskState]:
+    """Return the tasks that `ws` runs first, without those that have seceded."""
+    first = islice(ws.processing, ws.nthreads + TASKS_MAX)
+    return (ts for ts in first if ts not in ws.long_running)
 
 
 def resident_nbytes(state: SchedulerState, ws: WorkerState) -> int:
@@ -129,8 +138,7 @@ def unused_nbytes(state: SchedulerState, ws: WorkerState) -> int:
 def inputs_in_use(ws: WorkerState) -> dict[TaskState, None]:
     """Return the results on `ws` that the tasks which it runs first take."""
     inputs: dict[TaskState, None] = {}
-    first = islice(ws.processing, ws.nthreads + SECEDED_MAX)
-    for ts in islice((ts for ts in first if ts not in ws.long_running), ws.nthreads):
+    for ts in islice(_first_tasks(ws), ws.nthreads):
         for dts in ts.dependencies[:DEPENDENCIES_MAX]:
             if ws in dts.who_has:
                 inputs[dts] = None
@@ -168,7 +176,7 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState, may_spill: bool 
     allowed = allowed_nbytes(state, ws)
     if allowed >= UNLIMITED_NBYTES or ts.actor:
         return True
-    memory = ts.group.prefix.memory
+    memory = task_memory(ts.group)
     spilled = spilled_inputs_nbytes(state, ts, ws)
     fetched = fetched_nbytes(state, ts, ws)
     missing = spilled + fetched
@@ -197,7 +205,7 @@ def _may_run_beside(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bo
         return True
     inputs = inputs_in_use(ws) | dict.fromkeys(ts.dependencies[:DEPENDENCIES_MAX])
     used = sum([data_nbytes(state, dts) for dts in inputs])
-    made = expected_nbytes(ws) + ts.group.prefix.memory.task_nbytes
+    made = expected_nbytes(ws) + task_memory(ts.group).task_nbytes
     return used + made <= usable_nbytes(state, ws)
 
 
@@ -244,7 +252,7 @@ def spilled_inputs_nbytes(state: SchedulerState, ts: TaskState, ws: WorkerState)
 def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` cannot hold the result of `ts`, and a larger worker may run `ts`."""
     most = usable_nbytes(state, ws)
-    if ts.group.prefix.memory.result_nbytes <= most:
+    if task_memory(ts.group).result_nbytes <= most:
         return False
     if state.admission.largest_nbytes <= LARGER * most:
         return False
@@ -256,8 +264,12 @@ def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
 def has_large_tasks(state: SchedulerState) -> bool:
     """Return whether some worker cannot hold the results of tasks that have yet to end."""
     smallest = state.admission.smallest_nbytes
-    large = (p for p in state.task_prefixes.values() if p.memory.result_nbytes > smallest)
-    return any(not group.done for prefix in large for group in prefix.groups)
+    for prefix in state.task_prefixes.values():
+        if prefix.memory.result_nbytes > smallest or prefix.memory.groups_differ:
+            for group in prefix.groups:
+                if task_memory(group).result_nbytes > smallest and not group.done:
+                    return True
+    return False
 
 
 def is_unknown_fan_out(state: SchedulerState, ts: TaskState) -> bool:
@@ -265,7 +277,7 @@ def is_unknown_fan_out(state: SchedulerState, ts: TaskState) -> bool:
 
     Such tasks often read data that is much larger than their inputs, as a part of a file.
     """
-    if ts.group.prefix.memory.is_known or not ts.dependencies:
+    if task_memory(ts.group).is_known or not ts.dependencies:
         return False
     return ts.dependencies[0].waiters_count > state.total_nthreads
 
@@ -281,7 +293,7 @@ def is_freeing(state: SchedulerState, ts: TaskState) -> bool:
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
         if is_last_use(dts):
             freed += data_nbytes(state, dts)
-    return freed > 0 and freed >= ts.group.prefix.memory.result_nbytes
+    return freed > 0 and freed >= task_memory(ts.group).result_nbytes
 
 
 def may_free(state: SchedulerState, ws: WorkerState) -> bool:
@@ -313,12 +325,13 @@ def _frees(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float
     A task of which nothing is known may. A task may wait for tasks that wait for memory, as by a
     queue or because it submitted them.
     """
-    prefix = ts.group.prefix
-    if seconds <= FRUITLESS_SECONDS and not prefix.memory.is_known:
+    memory = task_memory(ts.group)
+    if seconds <= FRUITLESS_SECONDS and not memory.is_known:
         return True
-    if has_subtasks(ts) or seconds > max(WAIT_SECONDS, WAIT_FACTOR * prefix.duration_average):
+    usual = ts.group.prefix.duration_average
+    if has_subtasks(ts) or seconds > max(WAIT_SECONDS, WAIT_FACTOR * usual):
         return False
-    surplus = prefix.memory.task_nbytes - int(prefix.memory.result_nbytes)
+    surplus = memory.task_nbytes - int(memory.result_nbytes)
     if ts.waiters_count or surplus > LARGE * allowed_nbytes(state, ws):
         return True
     return any(map(is_last_use, ts.dependencies[:DEPENDENCIES_MAX]))

@@ -20,7 +20,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from paceline.scheduler.core.state.deferred import Recs
-from paceline.scheduler.core.state.estimates import usual_duration
+from paceline.scheduler.core.state.estimates import task_memory, usual_duration
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
@@ -119,7 +119,7 @@ def may_wait_for_results(state: SchedulerState, ts: TaskState, ws: WorkerState) 
     is_quick = usual_duration(ts.group.prefix) < QUICK_SECONDS
     part = QUICK_LARGE_PART if is_quick else LARGE_PART
     large = part * ws.memory_limit / max(1, ws.nthreads)
-    if not large or ts.group.prefix.memory.result_nbytes < large:
+    if not large or task_memory(ts.group).result_nbytes < large:
         return False
     if not ts.dependents or state.config.worker_saturation > SATURATION_MAX:
         return False
@@ -220,8 +220,8 @@ def _siblings(
 
 def _is_reduced(ts: TaskState, dependent: TaskState) -> bool:
     """Return whether the result of `dependent` is much smaller than that of the root-ish `ts`."""
-    memory = dependent.group.prefix.memory
-    nbytes = ts.group.prefix.memory.result_nbytes
+    memory = task_memory(dependent.group)
+    nbytes = task_memory(ts.group).result_nbytes
     return memory.is_known and memory.result_nbytes < REDUCED_PART * nbytes
 
 

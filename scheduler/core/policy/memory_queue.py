@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.admission import TaskMemory
+from paceline.scheduler.core.state.estimates import task_memory
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.workers.loads import is_available, taken_slots
@@ -98,10 +100,10 @@ def _choose(
     accepts: Condition | None,
 ) -> Choice | None:
     is_capped = queue.share.is_capped
-    failed: dict[TaskPrefix, None] = {}
+    failed: dict[TaskMemory, None] = {}
     for _, ts, place, runs_anywhere in candidates:
         is_root = runs_anywhere and not ts.dependencies
-        if (is_root and ts.group.prefix in failed) or (
+        if (is_root and task_memory(ts.group) in failed) or (
             is_capped and not fairness.may_start(state, ts)
         ):
             continue
@@ -124,7 +126,7 @@ def _choose(
         if ws is not None:
             return ts, ws
         if is_root:
-            failed[ts.group.prefix] = None
+            failed[task_memory(ts.group)] = None
     return None
 
 

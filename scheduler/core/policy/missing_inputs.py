@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TypeAlias
 
-from paceline.scheduler.core.state.estimates import data_nbytes
+from paceline.scheduler.core.state.estimates import data_nbytes, task_memory
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.sharing.fair_queue import ShareQueue
@@ -73,7 +73,7 @@ def _frees_enough(state: SchedulerState, ts: TaskState) -> bool:
             return False
         if dts.who_has and admission.is_last_use(dts):
             freed += data_nbytes(state, dts)
-    return freed >= LARGE_NBYTES and freed >= ts.group.prefix.memory.result_nbytes
+    return freed >= LARGE_NBYTES and freed >= task_memory(ts.group).result_nbytes
 
 
 def _first_queued(queue: ShareQueue, ts: TaskState) -> TaskState | None:

@@ -9,6 +9,9 @@ from typing import Final
 UNLIMITED_NBYTES = 2**60
 #: Number of results after which older ones count less in the mean.
 RESULTS_MAX: Final = 16
+#: A result differs from the mean of its prefix if one is more than this many times the other, and
+#: has at least this many bytes.
+DIFFERENCE_FACTOR, DIFFERENCE_NBYTES_MIN = 2.0, 1_000_000
 #: Part of the difference by which the peak decreases with each smaller report.
 PEAK_DECAY = 0.05
 #: The memory in a heartbeat is not that of a task which has executed for less than this time,
@@ -19,24 +22,32 @@ MEASURED_SECONDS = 0.75
 
 @dataclass(slots=True, eq=False)
 class TaskMemory:
-    """The expected memory use of a task of a prefix.
+    """The expected memory use of a task of a prefix, or of a group that differs from its prefix.
 
     Attributes:
         n_results: number of results in the mean, up to RESULTS_MAX.
         result_nbytes: mean size of the results in bytes.
         peak_nbytes: largest amount that a running task took besides results, decaying, in bytes.
         task_nbytes: the larger of both; a result under construction is part of the peak.
+        groups_differ: whether groups of the prefix have such an object of their own.
     """
 
     n_results: int = 0
     result_nbytes: float = 0.0
     peak_nbytes: float = 0.0
     task_nbytes: int = 0
+    groups_differ: bool = False
 
     @property
     def is_known(self) -> bool:
         """Return whether a task has finished, or was seen to take memory."""
         return self.n_results > 0 or self.task_nbytes > 0
+
+    def is_like(self, nbytes: int) -> bool:
+        """Return whether a result of `nbytes` bytes does not differ much from the mean."""
+        size, mean = float(nbytes), self.result_nbytes
+        larger = max(size, mean)
+        return larger < DIFFERENCE_NBYTES_MIN or larger <= DIFFERENCE_FACTOR * min(size, mean)
 
     def add_result(self, nbytes: int) -> None:
         """Add a result of `nbytes` bytes to the mean."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .model import TaskPrefix, TaskState, WorkerState
+from .admission import TaskMemory
+from .model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from .scheduler_state import SchedulerState
 
 
@@ -14,6 +15,11 @@ def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
 def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
     """Return the size of the dependencies of `ts` in bytes, with the default if unknown."""
     return sum([data_nbytes(state, dts) for dts in ts.dependencies])
+
+
+def task_memory(group: TaskGroup) -> TaskMemory:
+    """Return what a task of `group` is expected to take in memory."""
+    return group.own_memory if group.own_memory is not None else group.prefix.memory
 
 
 def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:

@@ -120,6 +120,7 @@ class TaskGroup:
         type_counts: type name of a result -> number of tasks.
         last_worker, last_worker_tasks_left: where root-ish tasks go without queuing, and how many.
         span_id: id of the span that the group belongs to.
+        own_memory: what a task takes in memory, if it is not what other tasks of the prefix take.
     """
 
     name: Any
@@ -136,6 +137,7 @@ class TaskGroup:
     last_worker: WorkerState | None = None
     last_worker_tasks_left: int = 0
     span_id: str | None = None
+    own_memory: TaskMemory | None = None
 
     def __len__(self) -> int:
         return self.n_added
@@ -326,7 +328,6 @@ class TaskState:
             self.details = TaskDetails()
         return self.details
 
-    # details of a task that has none are None
     @property
     def exception(self) -> Payload | None:
         return self.details.exception if self.details is not None else None
@@ -428,8 +429,7 @@ class WorkerState:
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
         task_prefix_count: prefix with a known duration -> processing tasks that have not seceded.
-        unknown_duration_count: the same for prefixes without a known duration.
-        unknown_duration_total: sum of ``unknown_duration_count``, which may have many prefixes.
+        unknown_duration_count, unknown_duration_total: the same for the other prefixes; its sum.
         resources, used_resources: resource -> amount supplied, and amount in use.
         metrics, last_seen, time_delay: of the last heartbeat, its time, lag of the clock; seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.protocol.keys import key_split
 from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.task_memory import learn_peak
 from paceline.scheduler.core.policy.admission import (
     allowed_nbytes,
     free_nbytes,
@@ -17,13 +19,14 @@ from paceline.scheduler.core.policy.admission import (
     watched_nbytes,
 )
 from paceline.scheduler.core.state.admission import MEASURED_SECONDS, UNLIMITED_NBYTES
+from paceline.scheduler.core.state.estimates import task_memory
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.turn import Turn
 
 #: Metric of workers whose plugin ``workers_compat/task_peaks.py`` measures what tasks take: name of
-#: a prefix -> bytes, or None.
+#: a group -> bytes, or None.
 PEAKS = "task_peaks"
 #: The memory of a worker without tasks is that of the idle process if its results have changed by
 #: at most this share of the limit since the last heartbeat.
@@ -73,12 +76,15 @@ def _add_size(state: SchedulerState, ws: WorkerState) -> None:
 
 
 def _add_measured_peaks(state: SchedulerState, peaks: object) -> None:
-    """Add what tasks of each prefix took at most since the last heartbeat."""
+    """Add what tasks of each group took at most since the last heartbeat."""
     if isinstance(peaks, dict):
         for name, nbytes in peaks.items():
-            prefix = state.task_prefixes.get(name)
-            if prefix is not None and isinstance(nbytes, int) and nbytes > 0:
-                prefix.memory.add_peak(float(nbytes))
+            if not isinstance(nbytes, int) or nbytes <= 0:
+                continue
+            if (group := state.task_groups.get(name)) is not None:
+                learn_peak(group, float(nbytes))
+            elif (prefix := state.task_prefixes.get(key_split(name))) is not None:
+                prefix.memory.add_peak(float(nbytes))  # all tasks of the group are forgotten
 
 
 def _learn_peak(ws: WorkerState, nbytes: float) -> None:
@@ -86,7 +92,7 @@ def _learn_peak(ws: WorkerState, nbytes: float) -> None:
     if nbytes > 0 and min(ws.executing.values()) >= MEASURED_SECONDS:
         each = nbytes / float(len(ws.executing))
         for ts in ws.executing:
-            ts.group.prefix.memory.add_peak(each)
+            learn_peak(ts.group, each)
 
 
 def check_memory(turn: Turn) -> None:
@@ -111,7 +117,7 @@ def check_memory(turn: Turn) -> None:
 def _excess(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
     """Return the last tasks of `ws` that it has not begun and has no memory for."""
     asked = [ts for ts in ws.processing if state.stealing.live(ts) is not None]
-    excess = -free_nbytes(state, ws) - float(sum(ts.prefix.memory.task_nbytes for ts in asked))
+    excess = -free_nbytes(state, ws) - float(sum(task_memory(ts.group).task_nbytes for ts in asked))
     found: list[TaskState] = []
     n_left = len(ws.processing) - len(asked)
     for ts in reversed(ws.processing):
@@ -119,7 +125,7 @@ def _excess(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
             break
         if ts in ws.executing or ts in ws.long_running or ts.actor or ts in asked:
             continue
-        nbytes = ts.group.prefix.memory.task_nbytes
+        nbytes = task_memory(ts.group).task_nbytes
         if not nbytes or any(is_last_use(dts) for dts in ts.dependencies):
             continue
         found.append(ts)

@@ -17,7 +17,7 @@ from paceline.scheduler.core.policy.placement import (
     workers_with_free_slots,
 )
 from paceline.scheduler.core.policy.worker_ends import can_finish, is_limited
-from paceline.scheduler.core.state.estimates import expected_duration
+from paceline.scheduler.core.state.estimates import expected_duration, task_memory
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
@@ -354,7 +354,7 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
             best, most, best_missing = ws, left, missing
     if best is None:
         return None
-    memory = ts.group.prefix.memory
+    memory = task_memory(ts.group)
     return {
         "nbytes": memory.task_nbytes if memory.is_known else None,
         "worker": best.address,
@@ -374,7 +374,7 @@ def excess_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
         ``memory_facts`` returns them. None if `ts` takes no memory.
     """
     ws = ts.processing_on
-    if not state.admission.is_short or ws is None or not ts.group.prefix.memory.task_nbytes:
+    if not state.admission.is_short or ws is None or not task_memory(ts.group).task_nbytes:
         return None
     left, allowed = admission.free_nbytes(state, ws), admission.allowed_nbytes(state, ws)
     if left >= 0:
