@@ -76,6 +76,24 @@ def test_only_tasks_of_the_group_that_does_not_fit_wait() -> None:
     assert memory["nbytes"] == 90 * MB
 
 
+def test_large_tasks_are_checked_while_workers_use_little() -> None:
+    """A worker with 220 MB for tasks is not watched while it is expected to use 120 MB."""
+    env = cluster(1, nthreads=16)
+    env.submit({"x-1": [], "x-2": []})
+    env.finish("x-1", nbytes=120 * MB)
+    env.release("x-1")
+    env.tick()
+    assert not admission.is_watched(env.state, env.worker("w0"))
+    env.submit({"x-3": []})
+    assert env.states("x-3") == ["queued"]
+    env.finish("x-2", nbytes=120 * MB)
+    env.release("x-2")
+    assert env.states("x-3") == ["processing"]
+    env.finish("x-3", nbytes=120 * MB)
+    env.tick()
+    assert not env.state.admission.is_short
+
+
 def test_report_lists_groups_that_differ() -> None:
     env = two_groups(10, 100)
     report = memory_report(env.state)

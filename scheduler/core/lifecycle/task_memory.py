@@ -18,7 +18,7 @@ def learn_result(state: SchedulerState, group: TaskGroup, nbytes: int) -> None:
     if group.own_memory is not None:
         group.own_memory.add_result(nbytes)
     memory.add_result(nbytes)
-    check_result_size(state, group)
+    check_task_size(state, group)
 
 
 def learn_peak(group: TaskGroup, nbytes: float) -> None:
@@ -28,9 +28,9 @@ def learn_peak(group: TaskGroup, nbytes: float) -> None:
         group.own_memory.add_peak(nbytes)
 
 
-def check_result_size(state: SchedulerState, group: TaskGroup) -> None:
-    """Set `is_short` if some worker cannot hold the mean result of `group`."""
-    if task_memory(group).result_nbytes > state.admission.smallest_nbytes:
+def check_task_size(state: SchedulerState, group: TaskGroup) -> None:
+    """Set `is_short` if a task of `group` may not fit on some worker that is not watched."""
+    if task_memory(group).task_nbytes > state.admission.unchecked_nbytes:
         state.admission.is_short = True
 
 

@@ -59,7 +59,7 @@ from .recommendations import (
     waits_for_retry,
 )
 from .second_runs import drop_second_run
-from .task_memory import check_result_size, expect_results, learn_result
+from .task_memory import check_task_size, expect_results, learn_result
 
 # ------------------------------------------------------------------ running recommendations
 
@@ -211,7 +211,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if state.whole_workers.due and ts in state.whole_workers.due:
         steps.set_unrunnable(turn, ts)
         return
-    check_result_size(state, ts.group)
+    check_task_size(state, ts.group)
     charges.replace_account(state, ts)
     shares = state.shares
     ws: WorkerState | None

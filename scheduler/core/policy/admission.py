@@ -17,7 +17,7 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 from paceline.scheduler.core.config import heartbeat_interval
-from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
+from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES, WATCHED
 from paceline.scheduler.core.state.estimates import data_nbytes, task_memory
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -26,8 +26,6 @@ from paceline.scheduler.core.state.workers.loads import has_free_slot, taken_slo
 from . import placement, worker_ends
 from .memory import held_nbytes
 
-#: A worker that is expected to use more than this share of its limit is watched.
-WATCHED = 0.7
 #: The memory of the idle process counts as at most this share of the limit, because a process may
 #: keep freed memory and use it again.
 IDLE_MAX = 0.5
@@ -262,12 +260,12 @@ def is_too_small(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
 
 
 def has_large_tasks(state: SchedulerState) -> bool:
-    """Return whether some worker cannot hold the results of tasks that have yet to end."""
-    smallest = state.admission.smallest_nbytes
+    """Return whether tasks that have yet to end may not fit on a worker that is not watched."""
+    most = state.admission.unchecked_nbytes
     for prefix in state.task_prefixes.values():
-        if prefix.memory.result_nbytes > smallest or prefix.memory.groups_differ:
+        if prefix.memory.task_nbytes > most or prefix.memory.groups_differ:
             for group in prefix.groups:
-                if task_memory(group).result_nbytes > smallest and not group.done:
+                if task_memory(group).task_nbytes > most and not group.done:
                     return True
     return False
 

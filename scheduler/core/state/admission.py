@@ -14,6 +14,8 @@ RESULTS_MAX: Final = 16
 DIFFERENCE_FACTOR, DIFFERENCE_NBYTES_MIN = 2.0, 1_000_000
 #: Part of the difference by which the peak decreases with each smaller report.
 PEAK_DECAY = 0.05
+#: A worker that is expected to use more than this part of what it may is watched.
+WATCHED: Final = 0.7
 #: The memory in a heartbeat is not that of a task which has executed for less than this time,
 #: seconds. Stock workers measure the memory of their process every 0.5 s, so the last measurement
 #: may precede the task.
@@ -83,3 +85,8 @@ class Admission:
     smallest_nbytes: float = float(UNLIMITED_NBYTES)
     largest_nbytes: float = 0.0
     recalled: int = 0
+
+    @property
+    def unchecked_nbytes(self) -> float:
+        """What a task may take that fits on every worker that is not watched."""
+        return (1.0 - WATCHED) * self.smallest_nbytes
