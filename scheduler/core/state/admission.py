@@ -73,8 +73,9 @@ class Admission:
     Attributes:
         share: part of their memory limit that workers may be expected to use; 0 if there is no
             such limit.
-        is_short: whether any worker may soon reach it. If not, nothing is checked. Set as soon as
-            an estimate shows it, reset by a tick.
+        is_short: whether any worker may soon reach it, or a task that has yet to end may take more
+            than ``unchecked_nbytes``. If not, nothing is checked. Set as soon as an estimate shows
+            it, reset by a tick.
         smallest_nbytes, largest_nbytes: the least and the most that tasks and results may use on a
             worker; not updated at once if a worker leaves or changes.
         recalled: number of tasks ever recalled because their worker would run short.
@@ -88,5 +89,5 @@ class Admission:
 
     @property
     def unchecked_nbytes(self) -> float:
-        """What a task may take that fits on every worker that is not watched."""
+        """Bytes that a task may take which fits on every worker that is not watched."""
         return (1.0 - WATCHED) * self.smallest_nbytes
