@@ -83,7 +83,7 @@ def test_a_queued_task_is_sent_when_an_input_has_arrived() -> None:
     env.finish("a", nbytes=100 * MB)
     env.finish("far", nbytes=60 * MB)
     beat(env, "w0", 60, spilled=100)
-    env.tick()
+    env.tick()  # memory is no longer checked for the large results
     users = {"use-a": ["a"], "use-far": ["far"]}
     env.submit(users, annotations=on("w0", *users))
     env.state.admission.is_short = True

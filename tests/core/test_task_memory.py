@@ -1,4 +1,4 @@
-"""What tasks take in memory is learned by prefix, and by group where groups differ."""
+"""Expected memory use of tasks: learned by prefix, and by group if groups differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def memory_of(env: Env, key: Key) -> TaskMemory:
 
 
 def two_groups(small: int, large: int) -> Env:
-    """Return a worker with 220 MB for tasks; results of x-1 have `small` MB, those of x-2 `large`.
+    """Return a cluster whose worker has 220 MB for tasks and is sent two groups of two tasks.
 
-    It executes ``("x-1", 1)`` and ``("x-2", 1)``.
+    A result of x-1 has `small` MB, one of x-2 `large` MB. The second task of each is processing.
     """
     env = cluster(1, nthreads=16)
     for group, size in (("x-1", small), ("x-2", large)):

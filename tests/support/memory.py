@@ -41,4 +41,4 @@ def learn(env: Env, prefix: str, nbytes: int) -> None:
     env.submit({f"{prefix}-0": []})
     env.finish(f"{prefix}-0", nbytes=nbytes)
     env.release(f"{prefix}-0")
-    env.tick()  # the task is done, however large it was
+    env.tick()  # memory is no longer checked for a large task

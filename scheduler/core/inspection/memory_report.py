@@ -31,10 +31,10 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
         "prefixes" is a list of dicts of prefixes, and of groups that differ from theirs: "name",
         "result_nbytes", "peak_nbytes" (what running takes besides results), "task_nbytes" (what is
         expected, None if nothing is known yet), "processing", "queued" and "memory" (numbers of
-        tasks). "workers" is a list of dicts:
-        "address", "name", "status", "limit_nbytes" (its memory limit), "allowed_nbytes" (the share
-        of it that it may be expected to use), "expected_nbytes", which is the sum of "idle_nbytes",
-        "results_nbytes" and "tasks_nbytes", "free_nbytes" and "processing".
+        tasks). "workers" is a list of dicts: "address", "name", "status", "limit_nbytes" (its
+        memory limit), "allowed_nbytes" (the share of it that it may be expected to use),
+        "expected_nbytes", which is the sum of "idle_nbytes", "results_nbytes" and "tasks_nbytes",
+        "free_nbytes" and "processing".
     """
     prefixes: list[TaskPrefix | TaskGroup] = []
     for prefix in state.task_prefixes.values():
@@ -42,7 +42,7 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
             prefixes.append(prefix)
         if prefix.memory.groups_differ:
             prefixes += [group for group in prefix.groups if group.own_memory is not None]
-    prefixes.sort(key=lambda each: -_memory(each).task_nbytes)
+    prefixes.sort(key=lambda tasks: -_memory(tasks).task_nbytes)
     share = state.admission.share
     limited = [ws for ws in state.workers.values() if share and ws.memory_limit]
     workers = [_worker(state, ws) for ws in limited]
@@ -54,19 +54,19 @@ def memory_report(state: SchedulerState) -> dict[str, Any]:
         "recalled": state.admission.recalled,
         "n_prefixes": len(prefixes),
         "n_workers": len(workers),
-        "prefixes": [_prefix(prefix) for prefix in prefixes[:PREFIXES_MAX]],
+        "prefixes": [_row(tasks) for tasks in prefixes[:PREFIXES_MAX]],
         "workers": workers[:WORKERS_MAX],
     }
 
 
-def _memory(of: TaskPrefix | TaskGroup) -> TaskMemory:
-    return of.memory if isinstance(of, TaskPrefix) else task_memory(of)
+def _memory(tasks: TaskPrefix | TaskGroup) -> TaskMemory:
+    return tasks.memory if isinstance(tasks, TaskPrefix) else task_memory(tasks)
 
 
-def _prefix(prefix: TaskPrefix | TaskGroup) -> dict[str, Any]:
-    memory, states = _memory(prefix), prefix.states
+def _row(tasks: TaskPrefix | TaskGroup) -> dict[str, Any]:
+    memory, states = _memory(tasks), tasks.states
     return {
-        "name": str(prefix.name),
+        "name": str(tasks.name),
         "result_nbytes": int(memory.result_nbytes),
         "peak_nbytes": int(memory.peak_nbytes),
         "task_nbytes": memory.task_nbytes if memory.is_known else None,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.estimates import task_memory
 from paceline.scheduler.core.state.model import TaskGroup, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -12,8 +11,8 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 def learn_result(state: SchedulerState, group: TaskGroup, nbytes: int) -> None:
     """Learn from the size of a result of `group`, which may turn out to differ from its prefix."""
     memory = group.prefix.memory
-    if group.own_memory is None and memory.n_results and not memory.is_like(nbytes):
-        group.own_memory = replace(memory, n_results=0, result_nbytes=0.0)
+    if group.own_memory is None and memory.n_results and not memory.is_similar(nbytes):
+        group.own_memory = TaskMemory(peak_nbytes=memory.peak_nbytes)
         memory.groups_differ = True
     if group.own_memory is not None:
         group.own_memory.add_result(nbytes)

@@ -31,7 +31,7 @@ class TaskMemory:
         result_nbytes: mean size of the results in bytes.
         peak_nbytes: largest amount that a running task took besides results, decaying, in bytes.
         task_nbytes: the larger of both; a result under construction is part of the peak.
-        groups_differ: whether groups of the prefix have such an object of their own.
+        groups_differ: for a prefix, whether any of its groups has a TaskMemory of its own.
     """
 
     n_results: int = 0
@@ -45,7 +45,7 @@ class TaskMemory:
         """Return whether a task has finished, or was seen to take memory."""
         return self.n_results > 0 or self.task_nbytes > 0
 
-    def is_like(self, nbytes: int) -> bool:
+    def is_similar(self, nbytes: int) -> bool:
         """Return whether a result of `nbytes` bytes does not differ much from the mean."""
         size, mean = float(nbytes), self.result_nbytes
         larger = max(size, mean)

@@ -120,7 +120,7 @@ class TaskGroup:
         type_counts: type name of a result -> number of tasks.
         last_worker, last_worker_tasks_left: where root-ish tasks go without queuing, and how many.
         span_id: id of the span that the group belongs to.
-        own_memory: what a task takes in memory, if it is not what other tasks of the prefix take.
+        own_memory: expected memory use of a task if it differs from that of the prefix, or None.
     """
 
     name: Any
