@@ -69,6 +69,12 @@ def test_tasks_that_run_alone(client: Any) -> None:
     assert 45 * MB < peak_of(client, "later") < 70 * MB
 
 
+def test_task_of_a_collection(client: Any) -> None:
+    """The plugin reports the group ``take-1``, whose prefix is ``take``."""
+    assert client.get({("take-1", 0): (take, 200 * MB)}, ("take-1", 0)) == 200 * MB
+    assert 190 * MB < peak_of(client, "take") < 220 * MB
+
+
 def test_tasks_that_run_at_a_time_share_what_they_take(client: Any) -> None:
     both = client.map(take, [100 * MB, 100 * MB + 1], seconds=0.5)
     assert sum(client.gather(both)) == 200 * MB + 1
